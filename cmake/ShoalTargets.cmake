@@ -59,9 +59,13 @@ function(shoal_binary name)
   endif()
 endfunction()
 
-# shoal_test(FOLDER [DEPS ...]): tests/FOLDER/*.cc as one program FOLDER_test.
+add_custom_target(unit_tests)      # every C++ test
+add_custom_target(threaded_tests)  # those that TSan runs
+
+# shoal_test(FOLDER [THREADED] [DEPS ...]): tests/FOLDER/*.cc as one program FOLDER_test.
+# Label unit; with THREADED also label threaded.
 function(shoal_test folder)
-  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "THREADED" "" "DEPS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/tests/${folder}/*.cc)
   if(NOT sources)
     return()
@@ -71,7 +75,12 @@ function(shoal_test folder)
     SHOAL_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}" SHOAL_BINARY_DIR="${CMAKE_BINARY_DIR}")
   target_link_libraries(${folder}_test PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   add_test(NAME ${folder}_test COMMAND ${folder}_test)
-  set_tests_properties(${folder}_test PROPERTIES TIMEOUT 900)
+  set_tests_properties(${folder}_test PROPERTIES TIMEOUT 900 LABELS unit)
+  add_dependencies(unit_tests ${folder}_test)
+  if(ARG_THREADED)
+    set_tests_properties(${folder}_test PROPERTIES LABELS "unit;threaded")
+    add_dependencies(threaded_tests ${folder}_test)
+  endif()
 endfunction()
 
 # shoal_fuzzer(NAME [DEPS ...]): tests/fuzz/NAME.cc with libFuzzer; its corpus is tests/fuzz/corpus/NAME.
