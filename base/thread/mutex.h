@@ -45,8 +45,8 @@ class CondVar {
   // Returns false when `timeout` passed without a signal.
   bool WaitFor(Mutex* mutex, absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
-    const bool signalled = condition_.wait_for(lock, absl::ToChronoNanoseconds(timeout)) ==
-                           std::cv_status::no_timeout;
+    const bool signalled =
+        condition_.wait_for(lock, absl::ToChronoNanoseconds(timeout)) == std::cv_status::no_timeout;
     lock.release();
     return signalled;
   }

@@ -1,0 +1,153 @@
+#include "worker/engine/distribution.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "worker/engine/exact_math.h"
+
+namespace shoal::worker {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr float kBannedLogprob = -1e30f;  // JSON and sums have no use for -inf
+
+bool IsBefore(const Candidate& a, const Candidate& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+}
+
+}  // namespace
+
+Best FindBest(absl::Span<const float> logits, uint32_t begin, float temperature,
+              const GumbelNoise* noise) {
+  Best best{.score = -std::numeric_limits<double>::infinity(), .id = begin, .finite = true};
+  const double t = temperature;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const double logit = logits[i];
+    if (!(logit < std::numeric_limits<double>::infinity())) {  // NaN too
+      best.finite = false;
+      return best;
+    }
+    if (noise == nullptr) {
+      if (logit > best.score) best.score = logit, best.id = begin + i;
+      continue;
+    }
+    const uint32_t bits = noise->Bits(begin + i);
+    if (logit + t * GumbelNoise::UpperBound(bits) < best.score) continue;
+    const double score = logit + t * GumbelNoise::FromBits(bits);
+    if (score > best.score) best.score = score, best.id = begin + i;
+  }
+  return best;
+}
+
+Best Better(const Best& a, const Best& b) {
+  Best best = b.score > a.score ? b : a;
+  best.finite = a.finite && b.finite;
+  return best;
+}
+
+Distribution::Distribution(uint32_t vocab_size) { candidates_.reserve(vocab_size); }
+
+absl::Span<const Candidate> Distribution::Top(absl::Span<const float> logits, uint32_t count) {
+  candidates_.clear();
+  for (uint32_t id = 0; id < logits.size(); ++id) candidates_.push_back({logits[id], id});
+  const size_t n = std::min<size_t>(count, candidates_.size());
+  if (n < candidates_.size()) {
+    std::nth_element(candidates_.begin(), candidates_.begin() + n, candidates_.end(), IsBefore);
+  }
+  std::sort(candidates_.begin(), candidates_.begin() + n, IsBefore);
+  return absl::MakeConstSpan(candidates_).first(n);
+}
+
+double Distribution::SumExp(absl::Span<const float> logits, double max,
+                            double inverse_temperature) {
+  double total = 0;
+  for (size_t begin = 0; begin < logits.size(); begin += kVocabChunk) {
+    const size_t end = std::min(logits.size(), begin + kVocabChunk);
+    double sum = 0;
+    for (size_t i = begin; i < end; ++i) {
+      const double x = (static_cast<double>(logits[i]) - max) * inverse_temperature;
+      if (x > -60) sum += ExactExp(x);  // below e^-60 a term cannot move a sum that is at least 1
+    }
+    total += sum;
+  }
+  return total;
+}
+
+uint32_t Distribution::NucleusSize(absl::Span<const float> logits, uint32_t kept,
+                                   const base::SamplingParams& params) {
+  const double inverse_temperature = 1.0 / params.temperature;
+  // The nucleus is nearly always small: look among few candidates first.
+  for (uint32_t count = std::min<uint32_t>(kept, 256);; count = std::min(kept, count * 8)) {
+    const absl::Span<const Candidate> top = Top(logits, count);
+    const float max = top[0].logit;
+    double total = 0;
+    if (kept == logits.size()) {
+      total = SumExp(logits, max, inverse_temperature);
+    } else {
+      const absl::Span<const Candidate> all = count == kept ? top : Top(logits, kept);
+      for (const Candidate& c : all) {
+        total += ExactExp((static_cast<double>(c.logit) - max) * inverse_temperature);
+      }
+    }
+    const double wanted = static_cast<double>(params.top_p) * total;
+    double sum = 0;
+    for (uint32_t i = 0; i < count; ++i) {
+      sum += ExactExp((static_cast<double>(candidates_[i].logit) - max) * inverse_temperature);
+      if (sum >= wanted) return i + 1;
+    }
+    if (count == kept) return kept;
+  }
+}
+
+Best Distribution::Draw(absl::Span<const float> logits, const base::SamplingParams& params,
+                        const GumbelNoise& noise) {
+  Best best = FindBest(logits, 0, 0, nullptr);
+  best.finite = best.finite && best.score > kMinusInfinity;
+  if (params.temperature == 0 || !best.finite) return best;
+
+  const uint32_t vocab = static_cast<uint32_t>(logits.size());
+  uint32_t kept = params.top_k > 0 ? std::min<uint32_t>(params.top_k, vocab) : vocab;
+  if (params.top_p < 1) kept = NucleusSize(logits, kept, params);
+  float floor = kMinusInfinity;
+  if (params.min_p > 0) {
+    floor = static_cast<float>(best.score + params.temperature * ExactLog(params.min_p));
+  }
+  Best drawn{.score = -std::numeric_limits<double>::infinity(), .id = best.id, .finite = true};
+  const auto consider = [&](const Candidate& c) {
+    if (c.logit < floor || c.logit == kMinusInfinity) return;
+    const double score = static_cast<double>(c.logit) + static_cast<double>(params.temperature) *
+                                                            GumbelNoise::FromBits(noise.Bits(c.id));
+    if (score > drawn.score || (score == drawn.score && c.id < drawn.id)) {
+      drawn.score = score;
+      drawn.id = c.id;
+    }
+  };
+  if (kept == vocab) {
+    if (params.min_p <= 0) return FindBest(logits, 0, params.temperature, &noise);
+    for (uint32_t id = 0; id < vocab; ++id) {
+      if (logits[id] >= floor) consider({logits[id], id});
+    }
+  } else {
+    for (const Candidate& c : Top(logits, kept)) consider(c);
+  }
+  return drawn;
+}
+
+base::PositionLogprobs Distribution::Logprobs(absl::Span<const float> logits, uint32_t chosen,
+                                              int num_top) {
+  const float max = *std::max_element(logits.begin(), logits.end());
+  const double log_sum = ExactLog(SumExp(logits, max, 1.0));
+  const auto logprob = [&](float logit) {
+    return logit == kMinusInfinity ? kBannedLogprob
+                                   : static_cast<float>(static_cast<double>(logit) - max - log_sum);
+  };
+  base::PositionLogprobs result;
+  result.chosen = {chosen, logprob(logits[chosen])};
+  if (num_top > 0) {
+    for (const Candidate& c : Top(logits, num_top)) result.top.push_back({c.id, logprob(c.logit)});
+  }
+  return result;
+}
+
+}  // namespace shoal::worker
