@@ -1,0 +1,73 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "parallel/transport.h"
+#include "parallel/unique_fd.h"
+
+namespace shoal::parallel {
+
+// The messages and sockets of the rendezvous (shm_rendezvous.h). All sockets are SOCK_SEQPACKET:
+// a message arrives whole or not at all.
+
+inline constexpr uint32_t kShmVersion = 1;
+
+struct ShmHello {
+  uint32_t version = kShmVersion;
+  int32_t rank = 0;
+  int32_t size = 0;
+  uint64_t slot_bytes = 0;
+};
+
+struct ShmReply {
+  uint32_t version = kShmVersion;
+  int32_t code = 0;  // an absl::StatusCode; 0: the fds come along
+  uint32_t message_bytes = 0;
+  char message[400] = {};
+};
+
+class Deadline {
+ public:
+  explicit Deadline(absl::Duration timeout)
+      : end_(std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(timeout)) {}
+  // Rounded up to a millisecond, for poll(); 0 when it has passed.
+  int remaining_ms() const;
+  bool passed() const { return remaining_ms() == 0; }
+
+ private:
+  std::chrono::steady_clock::time_point end_;
+};
+
+// "shoal-shm-NONCE", for messages.
+std::string ShmSocketName(absl::string_view nonce);
+
+// ALREADY_EXISTS when the name is taken.
+absl::StatusOr<UniqueFd> ListenOn(absl::string_view name, int backlog);
+// UNAVAILABLE while nobody listens.
+absl::StatusOr<UniqueFd> ConnectTo(absl::string_view name, const Deadline& deadline);
+// DEADLINE_EXCEEDED when nobody came.
+absl::StatusOr<UniqueFd> AcceptFrom(const UniqueFd& listener, const Deadline& deadline);
+
+// PERMISSION_DENIED unless the process at the other end runs as our user.
+absl::Status CheckPeerUser(const UniqueFd& socket);
+
+absl::Status SendHello(const UniqueFd& socket, const ShmHello& hello);
+absl::StatusOr<ShmHello> ReceiveHello(const UniqueFd& socket, const Deadline& deadline);
+
+absl::Status SendReply(const UniqueFd& socket, const ShmReply& reply, absl::Span<const int> fds);
+// The fds that came along, exactly num_fds; or the error that the reply carries. `reply` errors
+// keep their code; a host that closed is UNAVAILABLE, one that is silent DEADLINE_EXCEEDED.
+absl::StatusOr<std::vector<UniqueFd>> ReceiveReply(const UniqueFd& socket, size_t num_fds,
+                                                   const Deadline& deadline);
+
+ShmReply ReplyWith(const absl::Status& status);
+
+}  // namespace shoal::parallel

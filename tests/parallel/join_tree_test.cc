@@ -1,0 +1,186 @@
+#include "parallel/join_tree.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+
+namespace shoal::parallel {
+namespace {
+
+using Vector = std::vector<float>;
+
+// An independent statement of the rule: halve at ceil(n / 2), at most three times, left + right.
+Vector SumByDefinition(const std::vector<Vector>& leaves, const JoinTree& tree, Range units,
+                       int depth) {
+  if (depth == 3 || units.size() == 1) {
+    for (int i = 0; i < tree.num_leaves(); ++i) {
+      if (tree.leaf(i) == units) return leaves[i];
+    }
+    ADD_FAILURE() << "no leaf has units [" << units.begin << ", " << units.end << ")";
+    return leaves[0];
+  }
+  const int64_t middle = units.begin + (units.size() + 1) / 2;
+  Vector left = SumByDefinition(leaves, tree, {units.begin, middle}, depth + 1);
+  const Vector right = SumByDefinition(leaves, tree, {middle, units.end}, depth + 1);
+  for (size_t i = 0; i < left.size(); ++i) left[i] = left[i] + right[i];
+  return left;
+}
+
+// Values of very different size, so that another order of additions gives other bits.
+std::vector<Vector> RandomLeaves(int num_leaves, size_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<Vector> leaves(num_leaves, Vector(n));
+  for (Vector& leaf : leaves) {
+    for (float& value : leaf) {
+      const float mantissa = static_cast<float>(random() % 20001) / 10000.0f - 1.0f;
+      value = std::ldexp(mantissa, static_cast<int>(random() % 24));
+    }
+  }
+  return leaves;
+}
+
+bool SameBits(const Vector& a, const Vector& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// What a rank computes for a subtree: its own leaves, joined by the steps.
+Vector EvaluateSubtree(const JoinTree& tree, const Subtree& subtree,
+                       const std::vector<Vector>& leaves) {
+  std::vector<Vector> accumulators(leaves.begin() + subtree.leaves.begin,
+                                   leaves.begin() + subtree.leaves.end);
+  for (const JoinStep& step : tree.JoinSteps(subtree)) {
+    for (size_t i = 0; i < accumulators[0].size(); ++i) {
+      accumulators[step.dst][i] += accumulators[step.src][i];
+    }
+  }
+  return accumulators[0];
+}
+
+// The sum when the ranks own the runs of leaves between `cuts`.
+Vector SumOverRanks(const JoinTree& tree, const std::vector<Vector>& leaves,
+                    const std::vector<int>& cuts) {
+  std::vector<Subtree> subtrees;
+  for (size_t rank = 0; rank + 1 < cuts.size(); ++rank) {
+    for (const Subtree& s : tree.MaximalSubtrees({cuts[rank], cuts[rank + 1]})) {
+      subtrees.push_back(s);
+    }
+  }
+  std::vector<Vector> partials;
+  for (const Subtree& s : subtrees) partials.push_back(EvaluateSubtree(tree, s, leaves));
+  std::vector<const float*> parts;
+  for (const Vector& partial : partials) parts.push_back(partial.data());
+  Vector out(leaves[0].size(), -1.0f);
+  tree.JoinParts(parts, subtrees, static_cast<int64_t>(out.size()), out.data());
+  return out;
+}
+
+TEST(JoinTreeTest, LeavesTileTheUnitsAndAreAtMostEight) {
+  for (int64_t n = 1; n <= 1000; ++n) {
+    const JoinTree tree = JoinTree::Create(n);
+    ASSERT_EQ(tree.num_units(), n);
+    ASSERT_EQ(tree.num_leaves(), std::min<int64_t>(8, n));
+    int64_t next = 0;
+    for (int i = 0; i < tree.num_leaves(); ++i) {
+      ASSERT_EQ(tree.leaf(i).begin, next);
+      ASSERT_GT(tree.leaf(i).size(), 0);
+      next = tree.leaf(i).end;
+    }
+    ASSERT_EQ(next, n);
+  }
+}
+
+TEST(JoinTreeTest, HalvesNineUnitsAsDrawn) {
+  const JoinTree tree = JoinTree::Create(9);
+  const int64_t borders[] = {0, 2, 3, 4, 5, 6, 7, 8, 9};
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(tree.leaf(i), (Range{borders[i], borders[i + 1]}));
+  EXPECT_EQ(tree.UnitsOf({0, 4}), (Range{0, 5}));
+}
+
+TEST(JoinTreeTest, ARunOfLeavesIsTheFewestSubtreesInOrder) {
+  const JoinTree tree = JoinTree::Create(64);
+  const auto leaves_of = [&](Range run) {
+    std::vector<Range> leaves;
+    for (const Subtree& s : tree.MaximalSubtrees(run)) leaves.push_back(s.leaves);
+    return leaves;
+  };
+  EXPECT_EQ(leaves_of({0, 8}), (std::vector<Range>{{0, 8}}));
+  EXPECT_EQ(leaves_of({1, 7}), (std::vector<Range>{{1, 2}, {2, 4}, {4, 6}, {6, 7}}));
+  EXPECT_EQ(leaves_of({3, 5}), (std::vector<Range>{{3, 4}, {4, 5}}));
+  EXPECT_EQ(leaves_of({4, 4}), (std::vector<Range>{}));
+  EXPECT_EQ(tree.MaximalSubtrees({4, 8})[0].units, (Range{32, 64}));
+}
+
+TEST(JoinTreeTest, StepsJoinTheLeavesOfASubtree) {
+  const JoinTree tree = JoinTree::Create(5);  // [0,3) -> 0 1 | 2; [3,5) -> 3 | 4
+  EXPECT_EQ(tree.JoinSteps(tree.root()), (std::vector<JoinStep>{{0, 1}, {0, 2}, {3, 4}, {0, 3}}));
+  EXPECT_EQ(tree.JoinSteps(tree.MaximalSubtrees({3, 5})[0]), (std::vector<JoinStep>{{0, 1}}));
+  EXPECT_TRUE(tree.JoinSteps(tree.MaximalSubtrees({2, 3})[0]).empty());
+}
+
+// Every way of cutting the leaves into consecutive runs is a bit mask of the inner borders.
+TEST(JoinTreeTest, EverySplitOverRanksHasTheSameBits) {
+  for (int64_t num_units = 1; num_units <= 64; ++num_units) {
+    const JoinTree tree = JoinTree::Create(num_units);
+    const int num_leaves = tree.num_leaves();
+    const auto leaves = RandomLeaves(num_leaves, 37, static_cast<uint32_t>(num_units));
+    const Vector expected = SumByDefinition(leaves, tree, {0, num_units}, 0);
+    for (int mask = 0; mask < 1 << (num_leaves - 1); ++mask) {
+      std::vector<int> cuts = {0};
+      for (int border = 1; border < num_leaves; ++border) {
+        if (mask >> (border - 1) & 1) cuts.push_back(border);
+      }
+      cuts.push_back(num_leaves);
+      ASSERT_TRUE(SameBits(SumOverRanks(tree, leaves, cuts), expected))
+          << num_units << " units, cut mask " << mask;
+    }
+  }
+}
+
+TEST(JoinTreeTest, LongVectorsAndAllLengthsHaveTheSameBits) {
+  const JoinTree tree = JoinTree::Create(8);
+  for (const size_t n : {0, 1, 15, 16, 17, 511, 512, 513, 5000}) {
+    const auto leaves = RandomLeaves(8, n, 7);
+    const Vector expected = SumByDefinition(leaves, tree, {0, 8}, 0);
+    EXPECT_TRUE(SameBits(SumOverRanks(tree, leaves, {0, 3, 4, 8}), expected)) << n;
+  }
+}
+
+TEST(JoinTreeTest, OutMayBeTheFirstPart) {
+  for (const int64_t num_units : {2, 3, 7, 8}) {
+    const JoinTree tree = JoinTree::Create(num_units);
+    auto leaves = RandomLeaves(tree.num_leaves(), 1500, 3);
+    const Vector expected = SumByDefinition(leaves, tree, {0, num_units}, 0);
+    std::vector<Subtree> subtrees;
+    std::vector<const float*> parts;
+    for (int i = 0; i < tree.num_leaves(); ++i) {
+      subtrees.push_back(tree.MaximalSubtrees({i, i + 1})[0]);
+      parts.push_back(leaves[i].data());
+    }
+    tree.JoinParts(parts, subtrees, 1500, leaves[0].data());
+    EXPECT_TRUE(SameBits(leaves[0], expected)) << num_units;
+  }
+}
+
+// The property tests above would prove nothing if the order did not matter for this data.
+TEST(JoinTreeTest, TheDataTellsOrdersApart) {
+  const auto leaves = RandomLeaves(8, 37, 8);
+  Vector in_order = leaves[0];
+  for (int i = 1; i < 8; ++i) {
+    for (size_t j = 0; j < 37; ++j) in_order[j] += leaves[i][j];
+  }
+  EXPECT_FALSE(SameBits(in_order, SumByDefinition(leaves, JoinTree::Create(8), {0, 8}, 0)));
+}
+
+TEST(JoinTreeDeathTest, RefusesMissingLeavesAndForeignSubtrees) {
+  const JoinTree tree = JoinTree::Create(8);
+  const Vector data(4);
+  Vector out(4);
+  const float* part = data.data();
+  EXPECT_DEATH(tree.JoinParts({part}, tree.MaximalSubtrees({0, 4}), 4, out.data()), "missing");
+  EXPECT_DEATH(tree.JoinParts({part}, {JoinTree::Create(9).root()}, 4, out.data()), "another tree");
+}
+
+}  // namespace
+}  // namespace shoal::parallel
