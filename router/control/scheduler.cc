@@ -1,0 +1,419 @@
+#include "router/control/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "glog/logging.h"
+
+namespace shoal::router {
+namespace {
+
+bool Contains(const std::vector<uint32_t>& ids, uint32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+Event MakeEvent(Event::Kind kind, uint64_t request_id) {
+  Event event;
+  event.kind = kind;
+  event.request_id = request_id;
+  return event;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerOptions& options)
+    : options_(options),
+      pool_({.num_blocks = options.num_blocks,
+             .block_size = options.block_size,
+             .enable_prefix_cache = options.enable_prefix_cache,
+             .hash_mask = options.hash_mask}) {
+  CHECK_GT(options.max_batch_seqs, 0u);
+  CHECK_GE(options.max_batch_tokens, options.max_batch_seqs);
+  CHECK_GT(options.aging_interval, absl::ZeroDuration());
+  for (uint32_t slot = 0; slot < options.max_batch_seqs; ++slot) free_slots_.insert(slot);
+}
+
+Scheduler::~Scheduler() = default;
+
+uint32_t Scheduler::MaxNewTokens(uint32_t num_prompt_tokens) const {
+  // The last generated token has no KV.
+  const uint64_t pool_tokens = uint64_t{options_.num_blocks} * options_.block_size + 1;
+  const uint64_t limit = std::min<uint64_t>(options_.max_seq_len, pool_tokens);
+  return limit > num_prompt_tokens ? static_cast<uint32_t>(limit - num_prompt_tokens) : 0;
+}
+
+absl::Status Scheduler::CheckRequest(absl::Time now, const Request& request) const {
+  if (request.token_ids.empty()) {
+    return absl::InvalidArgumentError("the prompt has no tokens; send at least one");
+  }
+  const uint64_t num_tokens = request.token_ids.size();
+  const uint64_t num_prompt =
+      request.num_prompt_tokens > 0 ? request.num_prompt_tokens : num_tokens;
+  if (num_prompt > num_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("num_prompt_tokens is ", num_prompt,
+                                                   " but there are only ", num_tokens, " tokens"));
+  }
+  if (num_tokens > num_prompt && num_tokens - num_prompt >= request.max_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_tokens is ", request.max_tokens, " and ", num_tokens - num_prompt,
+                     " tokens were generated already; raise max_tokens"));
+  }
+  const uint64_t longest = num_prompt + request.max_tokens;
+  if (longest > options_.max_seq_len) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        num_prompt, " prompt tokens and max_tokens ", request.max_tokens, " make ", longest,
+        ", more than max_seq_len ", options_.max_seq_len, "; shorten the prompt or max_tokens"));
+  }
+  const uint64_t pool_tokens = uint64_t{options_.num_blocks} * options_.block_size;
+  if (num_prompt + std::max(request.max_tokens, 1u) - 1 > pool_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        num_prompt, " prompt tokens and max_tokens ", request.max_tokens, " need a KV cache of ",
+        longest - 1, " tokens, it has ", pool_tokens, "; shorten the prompt or max_tokens"));
+  }
+  if (sequences_.contains(request.id)) {
+    return absl::AlreadyExistsError(absl::StrCat("request ", request.id, " is still running"));
+  }
+  if (request.deadline <= now) {
+    return absl::DeadlineExceededError("the deadline was past before the request was queued");
+  }
+  const uint64_t max_requests = uint64_t{options_.max_queued_requests} + options_.max_batch_seqs;
+  if (sequences_.size() >= max_requests) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(sequences_.size(), " requests are running or queued, the limit is ",
+                     max_requests, " (max_batch_seqs ", options_.max_batch_seqs,
+                     " + max_queued_requests ", options_.max_queued_requests, "); retry later"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Scheduler::Submit(absl::Time now, Request request) {
+  SHOAL_RETURN_IF_ERROR(CheckRequest(now, request));
+  if (!has_work()) last_progress_ = now;
+  const uint64_t id = request.id;
+  auto sequence = std::make_unique<Sequence>(std::move(request), &pool_);
+  Request& accepted = sequence->request;
+  if (accepted.num_prompt_tokens == 0) accepted.num_prompt_tokens = sequence->log_size();
+  const absl::Duration since_epoch = accepted.arrival - absl::UnixEpoch();
+  absl::Duration remainder;
+  sequence->key = {
+      .rank = 1,
+      .level = absl::IDivDuration(since_epoch, options_.aging_interval, &remainder) -
+               static_cast<int64_t>(accepted.priority),
+      .deadline = accepted.deadline,
+      .arrival = accepted.arrival,
+      .number = next_number_++,
+  };
+  waiting_.insert(sequence.get());
+  if (accepted.deadline != absl::InfiniteFuture()) {
+    deadlines_.emplace(std::make_pair(accepted.deadline, sequence->key.number), sequence.get());
+  }
+  sequences_.emplace(id, std::move(sequence));
+  return absl::OkStatus();
+}
+
+Sequence* Scheduler::Find(uint64_t id) const {
+  const auto it = sequences_.find(id);
+  return it == sequences_.end() ? nullptr : it->second.get();
+}
+
+std::vector<Event> Scheduler::Cancel(absl::Time now, uint64_t id, absl::string_view reason) {
+  std::vector<Event> events;
+  if (Sequence* sequence = Find(id); sequence != nullptr) {
+    EndWithEvent(now, sequence,
+                 {.reason = FinishReason::kCancelled, .status = absl::CancelledError(reason)},
+                 &events);
+  }
+  return events;
+}
+
+void Scheduler::Finish(uint64_t id) {
+  if (Sequence* sequence = Find(id); sequence != nullptr) End(sequence);
+}
+
+std::vector<Event> Scheduler::FailAll(absl::Time now, const absl::Status& status) {
+  std::vector<Event> events;
+  const std::vector<Sequence*> running = running_;
+  const std::vector<Sequence*> waiting(waiting_.begin(), waiting_.end());
+  for (const auto* sequences : {&running, &waiting}) {
+    for (Sequence* sequence : *sequences) {
+      EndWithEvent(now, sequence, {.reason = FinishReason::kError, .status = status}, &events);
+    }
+  }
+  return events;
+}
+
+absl::Time Scheduler::NextDeadline() const {
+  absl::Time next = deadlines_.empty() ? absl::InfiniteFuture() : deadlines_.begin()->first.first;
+  if (has_work() && !is_stalled_) next = std::min(next, last_progress_ + options_.stall_timeout);
+  return next;
+}
+
+std::vector<Event> Scheduler::Expire(absl::Time now) {
+  std::vector<Event> events;
+  while (!deadlines_.empty() && deadlines_.begin()->first.first <= now) {
+    Sequence* sequence = deadlines_.begin()->second;
+    EndWithEvent(now, sequence,
+                 {.reason = FinishReason::kDeadline,
+                  .status = absl::DeadlineExceededError(
+                      absl::StrCat("the deadline passed after ", sequence->num_generated(),
+                                   " of at most ", sequence->request.max_tokens, " tokens"))},
+                 &events);
+  }
+  if (has_work() && !is_stalled_ && now >= last_progress_ + options_.stall_timeout) {
+    is_stalled_ = true;
+    ++num_stalls_;
+  }
+  return events;
+}
+
+absl::Status Scheduler::CheckResult(const StepResult& result) const {
+  if (result.step != in_flight_->step) {
+    return absl::InternalError(
+        absl::StrCat("a result of step ", result.step, " while step ", in_flight_->step, " runs"));
+  }
+  if (result.outputs.size() != in_flight_->rows.size()) {
+    return absl::InternalError(absl::StrCat("step ", result.step, " has ", result.outputs.size(),
+                                            " outputs for ", in_flight_->rows.size(), " rows"));
+  }
+  for (size_t i = 0; i < result.outputs.size(); ++i) {
+    const RowOutput& output = result.outputs[i];
+    const PlannedRow& row = in_flight_->rows[i];
+    if (output.slot != row.sequence->slot) {
+      return absl::InternalError(absl::StrCat("output ", i, " of step ", result.step,
+                                              " is of slot ", output.slot, ", not ",
+                                              row.sequence->slot));
+    }
+    if (!output.error.empty()) continue;
+    const size_t num_tokens = row.samples ? 1 : 0;
+    const size_t num_logprobs = row.sequence->request.sampling.top_logprobs >= 0 ? num_tokens : 0;
+    if (output.token_ids.size() != num_tokens || output.logprobs.size() != num_logprobs ||
+        output.prompt_logprobs.size() != row.num_prompt_logprobs) {
+      return absl::InternalError(
+          absl::StrCat("slot ", output.slot, " of step ", result.step, " put out ",
+                       output.token_ids.size(), "+", output.logprobs.size(), "+",
+                       output.prompt_logprobs.size(), " tokens+logprobs+prompt logprobs, not ",
+                       num_tokens, "+", num_logprobs, "+", row.num_prompt_logprobs));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Event>> Scheduler::CommitStep(absl::Time now, const StepResult& result) {
+  CHECK(in_flight_.has_value()) << "no plan is with the ranks";
+  SHOAL_RETURN_IF_ERROR(CheckResult(result));
+  const InFlight step = *std::exchange(in_flight_, std::nullopt);
+  last_progress_ = now;
+  is_stalled_ = false;
+  std::vector<Event> events;
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    CommitRow(now, step.rows[i], result.outputs[i], &events);
+  }
+  for (const auto& sequence : ended_) Vacate(sequence.get());
+  ended_.clear();
+  return events;
+}
+
+void Scheduler::CommitRow(absl::Time now, const PlannedRow& row, const RowOutput& output,
+                          std::vector<Event>* events) {
+  Sequence* sequence = row.sequence;
+  --sequence->num_in_flight;
+  if (!output.error.empty()) {
+    // What the row wrote is not to be trusted: nothing of it goes to the cache.
+    if (sequence->state == Sequence::State::kEnded) return;
+    EndWithEvent(now, sequence,
+                 {.reason = FinishReason::kError, .status = absl::InternalError(output.error)},
+                 events);
+    return;
+  }
+  const uint32_t first = sequence->num_computed;
+  sequence->num_computed += row.num_tokens;
+  sequence->table.Commit(sequence->log(), sequence->num_computed);
+  if (sequence->state == Sequence::State::kEnded) return;
+  if (sequence->is_suspect() && sequence->num_computed >= sequence->trial_until) {
+    sequence->num_losses = 0;
+    --num_suspects_;
+  }
+  if (row.num_prompt_logprobs > 0) DeliverPromptLogprobs(sequence, first, output, events);
+  if (sequence->num_computed < sequence->log_size()) return;
+  sequence->inherited_key.reset();
+  if (sequence->request.max_tokens == 0) {
+    EndWithEvent(now, sequence, {.reason = FinishReason::kLength}, events);
+  } else {
+    AcceptToken(now, sequence, output, events);
+  }
+}
+
+// `first` is the position of the row's first token. A replayed row may start with positions whose
+// logprobs are delivered already.
+void Scheduler::DeliverPromptLogprobs(Sequence* sequence, uint32_t first, const RowOutput& output,
+                                      std::vector<Event>* events) {
+  Event event = MakeEvent(Event::Kind::kPromptLogprobs, sequence->request.id);
+  event.logprobs.assign(output.prompt_logprobs.begin() + (sequence->num_prompt_logprobs - first),
+                        output.prompt_logprobs.end());
+  sequence->num_prompt_logprobs += static_cast<uint32_t>(event.logprobs.size());
+  events->push_back(std::move(event));
+}
+
+void Scheduler::AcceptToken(absl::Time now, Sequence* sequence, const RowOutput& output,
+                            std::vector<Event>* events) {
+  const Request& request = sequence->request;
+  const uint32_t token = output.token_ids.front();
+  sequence->log().push_back(token);
+  sequence->is_decoding = true;
+  if (sequence->first_token == absl::InfiniteFuture()) sequence->first_token = now;
+  const bool is_end = (!request.ignore_eos && Contains(request.eos_ids, token)) ||
+                      Contains(request.stop_token_ids, token);
+  if (is_end && sequence->num_generated() > request.sampling.min_tokens) {
+    EndWithEvent(now, sequence,
+                 {.reason = FinishReason::kStopToken,
+                  .stop_token_id = token,
+                  .stop_token_logprobs = output.logprobs},
+                 events);
+    return;
+  }
+  Event event = MakeEvent(Event::Kind::kTokens, request.id);
+  event.token_ids = {token};
+  event.logprobs = output.logprobs;
+  events->push_back(std::move(event));
+  if (sequence->num_generated() >= request.max_tokens) {
+    EndWithEvent(now, sequence, {.reason = FinishReason::kLength}, events);
+  }
+}
+
+void Scheduler::EndWithEvent(absl::Time now, Sequence* sequence, Outcome outcome,
+                             std::vector<Event>* events) {
+  const absl::Time arrival = sequence->request.arrival;
+  outcome.num_prompt_tokens = sequence->request.num_prompt_tokens;
+  outcome.num_generated_tokens = sequence->num_generated();
+  outcome.num_cached_tokens = sequence->num_cached_tokens;
+  outcome.num_preemptions = sequence->num_preemptions;
+  outcome.admitted = sequence->admitted - arrival;
+  outcome.first_token = sequence->first_token - arrival;
+  outcome.finished = now - arrival;
+  Event event = MakeEvent(Event::Kind::kFinished, sequence->request.id);
+  event.outcome = std::move(outcome);
+  events->push_back(std::move(event));
+  End(sequence);
+}
+
+// The request is no more. Its slot and blocks go at once, or with the last plan that uses them.
+void Scheduler::End(Sequence* sequence) {
+  if (sequence->is_suspect()) --num_suspects_;
+  deadlines_.erase({sequence->request.deadline, sequence->key.number});
+  const auto it = sequences_.find(sequence->request.id);
+  std::unique_ptr<Sequence> owned = std::move(it->second);
+  sequences_.erase(it);
+  if (sequence->state == Sequence::State::kWaiting) {
+    waiting_.erase(sequence);
+    return;
+  }
+  std::erase(running_, sequence);
+  sequence->state = Sequence::State::kEnded;
+  if (sequence->num_in_flight == 0) {
+    Vacate(sequence);
+  } else {
+    ended_.push_back(std::move(owned));
+  }
+}
+
+// Gives slot and blocks back. REQUIRES: no plan uses them.
+void Scheduler::Vacate(Sequence* sequence) {
+  CHECK_EQ(sequence->num_in_flight, 0u);
+  sequence->table.Release();
+  ended_slots_.push_back(sequence->slot);
+  free_slots_.insert(std::exchange(sequence->slot, Sequence::kNoSlot));
+}
+
+// From running to waiting.
+void Scheduler::Requeue(Sequence* sequence) {
+  std::erase(running_, sequence);
+  Vacate(sequence);
+  sequence->state = Sequence::State::kWaiting;
+  sequence->num_computed = 0;
+  sequence->is_decoding = false;
+  sequence->inherited_key.reset();
+  waiting_.insert(sequence);
+}
+
+std::vector<Event> Scheduler::Reset(absl::Time now) {
+  std::vector<Event> events;
+  std::vector<Sequence*> lost;  // live ones of the running plan
+  if (in_flight_.has_value()) {
+    for (const PlannedRow& row : in_flight_->rows) {
+      row.sequence->num_in_flight = 0;
+      if (row.sequence->state != Sequence::State::kRunning) continue;
+      row.sequence->trial_until = row.sequence->num_computed + row.num_tokens;
+      lost.push_back(row.sequence);
+    }
+  }
+  in_flight_.reset();
+  for (const auto& sequence : ended_) Vacate(sequence.get());
+  ended_.clear();
+  // A loss without it breaks a sequence's row of losses; a suspect's trial is still to come.
+  const auto acquit_unless_lost = [&lost](Sequence* sequence) {
+    const bool was_lost = std::find(lost.begin(), lost.end(), sequence) != lost.end();
+    if (!was_lost && !sequence->is_suspect()) sequence->num_losses = 0;
+  };
+  std::for_each(running_.begin(), running_.end(), acquit_unless_lost);
+  std::for_each(waiting_.begin(), waiting_.end(), acquit_unless_lost);
+  for (Sequence* sequence : lost) {
+    if (sequence->is_suspect()) {
+      EndWithEvent(now, sequence,
+                   {.reason = FinishReason::kError,
+                    .status = absl::InternalError(
+                        "the worker group was lost three times in a row while it computed this "
+                        "request, the last time with no other request beside it")},
+                   &events);
+    } else if (++sequence->num_losses; sequence->is_suspect()) {
+      ++num_suspects_;
+    }
+  }
+  while (!running_.empty()) Requeue(running_.back());
+  for (Sequence* sequence : waiting_) sequence->waits_for.reset();
+  pool_.Clear();
+  state_hash_.Clear();
+  ended_slots_.clear();  // the new epoch's ranks have no slots
+  last_progress_ = now;
+  return events;
+}
+
+SchedulerStats Scheduler::stats() const {
+  return {.num_queued = static_cast<uint32_t>(waiting_.size()),
+          .num_running = static_cast<uint32_t>(running_.size()),
+          .num_free_blocks = pool_.num_free(),
+          .num_held_blocks = pool_.num_held(),
+          .num_cached_blocks = pool_.num_cached(),
+          .num_preemptions = num_preemptions_,
+          .num_prefix_queries = num_prefix_queries_,
+          .num_prefix_hits = num_prefix_hits_,
+          .num_stalls = num_stalls_};
+}
+
+void Scheduler::CheckInvariants() const {
+  pool_.CheckInvariants();
+  CHECK_EQ(sequences_.size(), running_.size() + waiting_.size());
+  CHECK_EQ(free_slots_.size() + running_.size() + ended_.size(), options_.max_batch_seqs);
+  CHECK(std::is_sorted(running_.begin(), running_.end(), ByKey()));
+  CHECK(in_flight_.has_value() || ended_.empty());
+  uint32_t num_suspects = 0;
+  for (const Sequence* sequence : running_) {
+    CHECK(sequence->state == Sequence::State::kRunning);
+    CHECK_LT(sequence->slot, options_.max_batch_seqs);
+    CHECK_LT(sequence->num_computed, sequence->log_size());
+    CHECK_GE(sequence->table.num_blocks(), pool_.num_blocks_for(sequence->num_computed));
+    CHECK_LE(sequence->num_preemptions, kMaxPreemptions);
+    num_suspects += sequence->is_suspect();
+  }
+  for (const Sequence* sequence : waiting_) {
+    CHECK(sequence->state == Sequence::State::kWaiting);
+    CHECK_EQ(sequence->table.num_blocks(), 0u);
+    CHECK_EQ(sequence->num_in_flight, 0u);
+    num_suspects += sequence->is_suspect();
+  }
+  CHECK_EQ(num_suspects, num_suspects_);
+  if (running_.empty() && ended_.empty()) CHECK_EQ(pool_.num_held(), 0u);
+}
+
+}  // namespace shoal::router

@@ -1,0 +1,191 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/state_hash.h"
+#include "router/control/block_pool.h"
+#include "router/control/plan.h"
+#include "router/control/request.h"
+#include "router/control/sequence.h"
+
+namespace shoal::router {
+
+struct SchedulerOptions {
+  uint32_t num_blocks = 0;
+  uint32_t block_size = 16;  // tokens
+  uint32_t max_batch_tokens = 512;
+  uint32_t max_batch_seqs = 64;         // REQUIRES: <= max_batch_tokens
+  uint32_t max_seq_len = 4096;          // prompt and generated tokens
+  uint32_t max_prefill_chunk = 0;       // tokens of one prompt in one step; 0 = max_batch_tokens
+  uint32_t max_queued_requests = 1024;  // beyond those that the batch has room for
+  bool enable_prefix_cache = true;
+  uint64_t hash_mask = ~uint64_t{0};                  // see BlockPoolOptions
+  absl::Duration aging_interval = absl::Seconds(30);  // what one priority level is worth
+  absl::Duration stall_timeout = absl::Seconds(10);
+};
+
+struct SchedulerStats {
+  uint32_t num_queued = 0;
+  uint32_t num_running = 0;
+  uint32_t num_free_blocks = 0;
+  uint32_t num_held_blocks = 0;
+  uint32_t num_cached_blocks = 0;
+  uint64_t num_preemptions = 0;
+  uint64_t num_prefix_queries = 0;  // tokens looked up in the prefix cache at admissions
+  uint64_t num_prefix_hits = 0;     // tokens found
+  uint64_t num_stalls = 0;          // times that work was there and nothing moved
+};
+
+// Batches the requests of one worker group step by step. Owns every sequence's token log, its
+// blocks and its slot; the ranks only execute. A state machine: no thread, clock or I/O, the same
+// calls give the same plans. One thread.
+//
+//   Submit --> waiting --PlanStep--> running --CommitStep--> ... --> kFinished
+//                 ^                     |
+//                 +---- preempted ------+   blocks freed, recomputed later
+//
+// One total order, see OrderKey. The first in it progresses at every step. The last of the running
+// sequences is the victim when blocks run out, and a waiting request of a higher priority
+// takes its place. After kMaxPreemptions a sequence is only admitted when its longest possible
+// length fits beside the others like it, and is never a victim again. A step first advances every
+// sequence that decodes, then gives the rest of max_batch_tokens to prefills in order.
+//
+// Every accepted request gets exactly one kFinished event, unless the caller ended it by Finish().
+class Scheduler {
+ public:
+  static constexpr uint32_t kMaxPreemptions = 3;
+
+  explicit Scheduler(const SchedulerOptions& options);
+  ~Scheduler();
+
+  // Errors: INVALID_ARGUMENT: could not run even alone. ALREADY_EXISTS: the id is in use.
+  // RESOURCE_EXHAUSTED: the queue is full. DEADLINE_EXCEEDED.
+  absl::Status Submit(absl::Time now, Request request);
+
+  // The most tokens that may be generated after a prompt: the bound of Request::max_tokens.
+  uint32_t MaxNewTokens(uint32_t num_prompt_tokens) const;
+
+  // Ends a request with kCancelled; no event if there is none of this id. Blocks that a plan uses
+  // are freed when it commits.
+  std::vector<Event> Cancel(absl::Time now, uint64_t id, absl::string_view reason);
+
+  // Ends a request whose text is complete (a stop string); the caller makes its own last event.
+  void Finish(uint64_t id);
+
+  // Ends every request with kError and this status: the group will not come back.
+  std::vector<Event> FailAll(absl::Time now, const absl::Status& status);
+
+  // The next step; nullopt while one is with the ranks and when there is nothing to do.
+  std::optional<StepPlan> PlanStep(absl::Time now);
+
+  // REQUIRES: a plan is with the ranks. INTERNAL, with nothing changed, if the result does not fit
+  // it: then the group is lost.
+  absl::StatusOr<std::vector<Event>> CommitStep(absl::Time now, const StepResult& result);
+
+  // When Expire wants to be called next.
+  absl::Time NextDeadline() const;
+  // Ends the requests whose deadline is past, and counts a stall.
+  std::vector<Event> Expire(absl::Time now);
+
+  // The ranks lost their KV: every running sequence goes back to be replayed as prefill with the
+  // tokens it has. A sequence that was in the running plan of two successive losses is a suspect:
+  // suspects are replayed alone, one by one; one that is lost alone too ends with kError INTERNAL.
+  std::vector<Event> Reset(absl::Time now);
+
+  bool has_work() const { return !running_.empty() || !waiting_.empty(); }
+  bool has_plan_in_flight() const { return in_flight_.has_value(); }
+  // Work is there and nothing moved for the stall timeout: not ready.
+  bool is_stalled() const { return is_stalled_; }
+  SchedulerStats stats() const;
+  const SchedulerOptions& options() const { return options_; }
+
+  // CHECKs all that must hold between calls.
+  void CheckInvariants() const;
+
+ private:
+  struct ByKey {
+    bool operator()(const Sequence* a, const Sequence* b) const { return a->key < b->key; }
+  };
+  struct PlannedRow {
+    Sequence* sequence;
+    uint32_t num_tokens;
+    bool samples;
+    uint32_t num_prompt_logprobs;
+  };
+  struct InFlight {
+    uint64_t step;
+    std::vector<PlannedRow> rows;
+  };
+  // A plan being made.
+  struct Draft {
+    absl::Time now;
+    StepPlan plan;
+    std::vector<PlannedRow> rows;
+    uint32_t budget = 0;  // tokens
+  };
+
+  // scheduler.cc
+  absl::Status CheckRequest(absl::Time now, const Request& request) const;
+  absl::Status CheckResult(const StepResult& result) const;
+  void CommitRow(absl::Time now, const PlannedRow& row, const RowOutput& output,
+                 std::vector<Event>* events);
+  void DeliverPromptLogprobs(Sequence* sequence, uint32_t first, const RowOutput& output,
+                             std::vector<Event>* events);
+  void AcceptToken(absl::Time now, Sequence* sequence, const RowOutput& output,
+                   std::vector<Event>* events);
+  void EndWithEvent(absl::Time now, Sequence* sequence, Outcome outcome,
+                    std::vector<Event>* events);
+  void End(Sequence* sequence);
+  void Vacate(Sequence* sequence);
+  void Requeue(Sequence* sequence);
+  Sequence* Find(uint64_t id) const;
+
+  // scheduler_plan.cc
+  void PreemptForPriority();
+  void PlanDecodes(Draft* draft);
+  void PlanPrefills(Draft* draft);
+  void PlanTrial(Draft* draft);
+  bool MakeRoomToDecode(Sequence* sequence);
+  void Preempt(Sequence* victim);
+  Sequence* NextCandidate(std::set<Sequence*, ByKey>::iterator* next, PrefixMatch* match);
+  void InheritKey(const Sequence& waiter);
+  bool IsAdmissible(const Sequence& sequence, const PrefixMatch& match) const;
+  void Admit(Sequence* sequence, const PrefixMatch& match, Draft* draft);
+  void AddRow(Sequence* sequence, Draft* draft);
+  StepPlan Seal(Draft draft);
+
+  const SchedulerOptions options_;
+  BlockPool pool_;
+  absl::flat_hash_map<uint64_t, std::unique_ptr<Sequence>> sequences_;  // live; never iterated
+  std::vector<std::unique_ptr<Sequence>> ended_;  // until the commit of the last plan with them
+  std::set<Sequence*, ByKey> waiting_;
+  std::vector<Sequence*> running_;                                  // ordered by key
+  std::map<std::pair<absl::Time, uint64_t>, Sequence*> deadlines_;  // by deadline and number
+  std::set<uint32_t> free_slots_;
+  std::vector<uint32_t> ended_slots_;  // the ranks do not know yet
+  std::optional<InFlight> in_flight_;
+  base::StateHash state_hash_;
+  uint64_t next_step_ = 1;
+  uint64_t next_number_ = 0;
+  uint32_t num_suspects_ = 0;  // of the live sequences
+  absl::Time last_progress_ = absl::InfinitePast();
+  bool is_stalled_ = false;
+  uint64_t num_preemptions_ = 0;
+  uint64_t num_prefix_queries_ = 0;
+  uint64_t num_prefix_hits_ = 0;
+  uint64_t num_stalls_ = 0;
+};
+
+}  // namespace shoal::router
