@@ -27,22 +27,28 @@ std::vector<float> RandomRow(int64_t n, uint32_t seed) {
   return row;
 }
 
+// Calls `edit` with each f16 scale of the blocks in `bytes`.
+void ForEachScale(DType type, std::vector<uint8_t>* bytes, void (*edit)(uint8_t* d)) {
+  const bool two_scales =
+      type == DType::kQ4_1 || type == DType::kQ5_1 || type == DType::kQ4_K || type == DType::kQ5_K;
+  const size_t block_bytes = static_cast<size_t>(TraitsOf(type).bytes_per_block);
+  for (size_t block = 0; block < bytes->size(); block += block_bytes) {
+    uint8_t* d = bytes->data() + block + (type == DType::kQ6_K ? 208 : 0);
+    edit(d);
+    if (two_scales) {
+      edit(d + 2);
+    }
+  }
+}
+
 // Blocks of any bits, but with finite scales.
 std::vector<uint8_t> RandomBlocks(DType type, int64_t n, uint32_t seed) {
   std::mt19937 random(seed);
-  const int block_bytes = TraitsOf(type).bytes_per_block;
   std::vector<uint8_t> bytes(static_cast<size_t>(RowBytes(type, n)));
   for (uint8_t& byte : bytes) {
     byte = static_cast<uint8_t>(random());
   }
-  const bool two_scales =
-      type == DType::kQ4_1 || type == DType::kQ5_1 || type == DType::kQ4_K || type == DType::kQ5_K;
-  for (size_t block = 0; block < bytes.size(); block += static_cast<size_t>(block_bytes)) {
-    uint8_t* d = &bytes[block] + (type == DType::kQ6_K ? 208 : 0);
-    for (int i = 0; i < (two_scales ? 2 : 1); ++i) {
-      d[2 * i + 1] &= 0xbf;  // below 2
-    }
-  }
+  ForEachScale(type, &bytes, [](uint8_t* d) { d[1] &= 0xbf; });  // below 2
   return bytes;
 }
 
@@ -212,6 +218,67 @@ TEST(QuantizeTest, StoredLevelsSurviveAnotherRound) {
     std::vector<float> back(64);
     DequantizeRow(type, bytes.data(), back.data(), 64);
     EXPECT_EQ(back, row) << TraitsOf(type).name;
+  }
+}
+
+// A number for each index, the same in every language.
+uint32_t HashOf(size_t index) {
+  uint32_t r = static_cast<uint32_t>(index) * 2654435761u;
+  r = (r ^ r >> 15) * 2246822519u;
+  return r ^ r >> 13;
+}
+
+template <typename T>
+uint64_t Fnv1a(const std::vector<T>& values) {
+  uint64_t hash = 14695981039346656037u;
+  for (size_t i = 0; i < values.size() * sizeof(T); ++i) {
+    hash = (hash ^ reinterpret_cast<const uint8_t*>(values.data())[i]) * 1099511628211u;
+  }
+  return hash;
+}
+
+struct Golden {
+  DType type;
+  uint64_t hash;
+};
+
+// The hashes come from ggml's own Python package (gguf 0.19.0, quants.quantize and .dequantize) on
+// the same input.
+TEST(QuantizeTest, BytesAreThoseOfGgml) {
+  std::vector<float> row(1024);
+  for (size_t i = 0; i < row.size(); ++i) {
+    row[i] = static_cast<float>(static_cast<double>(HashOf(i) >> 8) / 0x1p23 - 1.0);
+  }
+  for (const Golden& golden : std::initializer_list<Golden>{{DType::kQ8_0, 0xaadb946eaf07e726},
+                                                            {DType::kQ4_0, 0x18a46f4208d19169},
+                                                            {DType::kQ4_1, 0x9b3072392a95a00b},
+                                                            {DType::kQ5_0, 0xc4c910d58bd787a9},
+                                                            {DType::kQ5_1, 0xe2f36632cbf280e6},
+                                                            {DType::kBF16, 0xd760d34b178e970e}}) {
+    std::vector<uint8_t> bytes(static_cast<size_t>(RowBytes(golden.type, 1024)));
+    QuantizeRow(golden.type, row.data(), bytes.data(), 1024);
+    EXPECT_EQ(Fnv1a(bytes), golden.hash) << TraitsOf(golden.type).name;
+  }
+}
+
+TEST(DequantizeTest, ValuesAreThoseOfGgml) {
+  for (const Golden& golden : std::initializer_list<Golden>{{DType::kQ4_K, 0x2ec1c4cabd7fd210},
+                                                            {DType::kQ5_K, 0x0203ff70f2c147ad},
+                                                            {DType::kQ6_K, 0xad91e1b918857eff},
+                                                            {DType::kQ8_0, 0xa437b4b2d40cce92},
+                                                            {DType::kQ4_0, 0x4090bbadba2b84fb},
+                                                            {DType::kQ4_1, 0x9277c7e0884d9cd6},
+                                                            {DType::kQ5_0, 0xceb79246a69b46ce},
+                                                            {DType::kQ5_1, 0x2c4a3beb38df6a77}}) {
+    const DTypeTraits& traits = TraitsOf(golden.type);
+    std::vector<uint8_t> bytes(4 * static_cast<size_t>(traits.bytes_per_block));
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      bytes[i] = static_cast<uint8_t>(HashOf(i) >> 11);
+    }
+    ForEachScale(golden.type, &bytes, [](uint8_t* d) { d[1] = (d[1] & 0x80) | 0x2c; });
+    std::vector<float> values(4 * static_cast<size_t>(traits.values_per_block));
+    DequantizeRow(golden.type, bytes.data(), values.data(), static_cast<int64_t>(values.size()));
+    EXPECT_EQ(Fnv1a(values), golden.hash) << traits.name;
   }
 }
 
