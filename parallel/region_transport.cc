@@ -14,10 +14,11 @@
 namespace shoal::parallel {
 namespace {
 
-// A waiter spins up to twice the usual wait of such an operation, within these bounds: a longer
-// wait is a pipeline bubble or an uneven step, and waking from a futex costs less than the spin.
+// A waiter spins up to twice the usual wait of such an operation, at least kMinSpin. Where that
+// would be longer than kMaxSpin it is a pipeline bubble, or the cores are taken and the spinning
+// itself makes the wait long: then it spins for kMinSpin only.
 constexpr std::chrono::nanoseconds kMinSpin = std::chrono::microseconds(50);
-constexpr std::chrono::nanoseconds kMaxSpin = std::chrono::milliseconds(2);
+constexpr std::chrono::nanoseconds kMaxSpin = std::chrono::milliseconds(1);
 constexpr int kSpinsPerClockRead = 16;
 
 // FNV-1a over whole words; only compared between ranks of one group.
@@ -186,7 +187,8 @@ absl::Status RegionTransport::Await(const std::atomic<uint64_t>& counter, uint64
   if (operation_.deadline == Clock::time_point()) {
     operation_.deadline = start + absl::ToChronoNanoseconds(options_.op_timeout);
   }
-  const Clock::duration spin = std::clamp<Clock::duration>(2 * usual, kMinSpin, kMaxSpin);
+  const Clock::duration spin =
+      2 * usual > kMaxSpin ? kMinSpin : std::max<Clock::duration>(2 * usual, kMinSpin);
   absl::Status status;
   if (!options_.allow_spin || !AwaitSpinning(counter, at_least, start + spin)) {
     status = AwaitSleeping(counter, at_least, peer);

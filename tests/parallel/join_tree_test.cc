@@ -3,7 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
+#include <cmath>
 #include <random>
 
 namespace shoal::parallel {
@@ -42,7 +43,9 @@ std::vector<Vector> RandomLeaves(int num_leaves, size_t n, uint32_t seed) {
 }
 
 bool SameBits(const Vector& a, const Vector& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](float x, float y) {
+    return std::bit_cast<uint32_t>(x) == std::bit_cast<uint32_t>(y);
+  });
 }
 
 // What a rank computes for a subtree: its own leaves, joined by the steps.
