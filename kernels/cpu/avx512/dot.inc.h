@@ -1,0 +1,61 @@
+// What matmul.inc.h needs of AVX-512 with VNNI.
+
+using DotVec = __m512;
+inline constexpr int kDotLanes = 16;
+inline constexpr int kMaxPanelRows = 16;
+inline constexpr int kFewRowTiles = 4;  // tiles at once for one row; half as many for 2 to 4
+inline constexpr int kFloatTiles = 8;   // tiles at once for one row of a float weight
+inline constexpr int kTwoTileFloatRows = 12;
+inline constexpr int kMaxTileRows = 24;  // most tiles x rows of a call
+
+inline DotVec SetDot(float x) { return _mm512_set1_ps(x); }
+inline DotVec LoadDot(const float* p) { return _mm512_loadu_ps(p); }
+inline DotVec LoadDotHalf(const uint16_t* p) { return LoadHalf(p); }
+inline DotVec LoadDotBf16(const uint16_t* p) {
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+inline void StoreDot(float* p, DotVec v) { _mm512_storeu_ps(p, v); }
+inline DotVec MulDot(DotVec a, DotVec b) { return _mm512_mul_ps(a, b); }
+inline DotVec FmaDot(DotVec a, DotVec b, DotVec c) { return _mm512_fmadd_ps(a, b, c); }
+
+struct Weights {
+  __m512i group[8];  // columns 4g .. 4g + 3 of the 16 outputs, unsigned
+};
+
+inline void DecodeNibbles(const uint8_t* q, Weights* w) {
+  const __m512i mask = _mm512_set1_epi8(15);
+  Unroll<4>([&](auto g) SHOAL_INLINE {
+    const __m512i both = _mm512_load_si512(q + 64 * g());
+    w->group[g()] = _mm512_and_si512(both, mask);
+    w->group[g() + 4] = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
+  });
+}
+
+inline void DecodeBytes(const uint8_t* q, Weights* w) {
+  Unroll<8>([&](auto g) SHOAL_INLINE { w->group[g()] = _mm512_load_si512(q + 64 * g()); });
+}
+
+template <int kFirst, int kLast>
+inline DotVec DotBlock(const Weights& w, const int8_t* a, int32_t start) {
+  __m512i sum = _mm512_set1_epi32(start);
+  Unroll<kLast - kFirst>([&](auto g) SHOAL_INLINE {
+    int32_t four;
+    memcpy(&four, a + 4 * (kFirst + g()), 4);
+    sum = _mm512_dpbusd_epi32(sum, w.group[kFirst + g()], _mm512_set1_epi32(four));
+  });
+  return _mm512_cvtepi32_ps(sum);
+}
+
+// Asks for the memory some blocks ahead, across the end of the tile too (tiles follow each other).
+template <int kBytes>
+inline void Prefetch(const uint8_t* p) {
+  constexpr int kAhead = 4096;
+  if constexpr (kBytes < 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(p) + kAhead, _MM_HINT_T0);
+  } else {
+    Unroll<kBytes / 64>([&](auto i) SHOAL_INLINE {
+      _mm_prefetch(reinterpret_cast<const char*>(p) + kAhead + 64 * i(), _MM_HINT_T0);
+    });
+  }
+}

@@ -1,0 +1,35 @@
+// The product, for AVX-512 (F, BW, VL, DQ, VNNI).
+
+#ifndef __clang__  // GCC 12's own AVX-512 header starts undefined vectors from themselves
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+
+#include <cstring>
+#include <utility>
+
+#include "kernels/cpu/isa_table.h"
+#include "kernels/cpu/packed_layout.h"
+#include "kernels/ops.h"
+
+#define SHOAL_INLINE __attribute__((always_inline))
+
+namespace shoal::kernels::avx512 {
+namespace {
+
+// Each of these uses the ones before it.
+// clang-format off
+#include "kernels/cpu/unroll.inc.h"
+#include "kernels/cpu/avx512/lanes.inc.h"
+#include "kernels/cpu/avx512/dot.inc.h"
+#include "kernels/cpu/matmul.inc.h"
+// clang-format on
+
+}  // namespace
+
+void MatMul(const MatMulArgs& args, int64_t tile_begin, int64_t tile_end, cpu::Scratch scratch) {
+  MatMulSlice(args, tile_begin, tile_end, scratch);
+}
+
+}  // namespace shoal::kernels::avx512

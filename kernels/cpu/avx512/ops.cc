@@ -1,0 +1,37 @@
+// Every op but the product, for AVX-512 (F, BW, VL, DQ, VNNI).
+
+#ifndef __clang__  // GCC 12's own AVX-512 header starts undefined vectors from themselves
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include "kernels/ops.h"
+
+#include <immintrin.h>
+
+#include <cstring>
+#include <utility>
+
+#include "kernels/cpu/isa_table.h"
+#include "kernels/cpu/packed_layout.h"
+
+#define SHOAL_INLINE __attribute__((always_inline))
+
+namespace shoal::kernels::avx512 {
+namespace {
+
+// Each of these uses the ones before it.
+// clang-format off
+#include "kernels/cpu/unroll.inc.h"
+#include "kernels/cpu/avx512/lanes.inc.h"
+#include "kernels/cpu/exp.inc.h"
+#include "kernels/cpu/rows.inc.h"
+#include "kernels/cpu/elementwise.inc.h"
+#include "kernels/cpu/attention.inc.h"
+// clang-format on
+
+}  // namespace
+
+const cpu::IsaTable kTable = {"cpu-avx512", RmsNorm, Quantize,  MatMul, JoinAdd,
+                              Rope,         KvStore, Attention, SwiGlu};
+
+}  // namespace shoal::kernels::avx512

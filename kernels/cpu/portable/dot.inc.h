@@ -1,0 +1,52 @@
+// What matmul.inc.h needs, in plain C++.
+
+using DotVec = Vec;
+inline constexpr int kDotLanes = 16;
+inline constexpr int kMaxPanelRows = 4;
+inline constexpr int kFewRowTiles = 1;
+inline constexpr int kFloatTiles = 1;
+inline constexpr int kTwoTileFloatRows = 0;
+inline constexpr int kMaxTileRows = 4;
+
+inline DotVec SetDot(float x) { return Set1(x); }
+inline DotVec LoadDot(const float* p) { return Load(p); }
+inline DotVec LoadDotHalf(const uint16_t* p) { return LoadHalf(p); }
+inline DotVec LoadDotBf16(const uint16_t* p) {
+  return Map([&](int i) { return FloatOf(static_cast<uint32_t>(p[i]) << 16); });
+}
+inline void StoreDot(float* p, DotVec v) { Store(p, v); }
+inline DotVec MulDot(DotVec a, DotVec b) { return Mul(a, b); }
+inline DotVec FmaDot(DotVec a, DotVec b, DotVec c) { return Fma(a, b, c); }
+
+struct Weights {
+  uint8_t group[8][64];  // byte 4j + b of group g: column 4g + b of output j
+};
+
+inline void DecodeNibbles(const uint8_t* q, Weights* w) {
+  for (int g = 0; g < 4; ++g) {
+    for (int i = 0; i < 64; ++i) {
+      w->group[g][i] = q[64 * g + i] & 15;
+      w->group[g + 4][i] = q[64 * g + i] >> 4;
+    }
+  }
+}
+
+inline void DecodeBytes(const uint8_t* q, Weights* w) { memcpy(w->group, q, sizeof(w->group)); }
+
+template <int kFirst, int kLast>
+inline DotVec DotBlock(const Weights& w, const int8_t* a, int32_t start) {
+  int32_t sum[16];
+  for (int j = 0; j < 16; ++j) {
+    sum[j] = start;
+  }
+  for (int g = kFirst; g < kLast; ++g) {
+    for (int j = 0; j < 16; ++j) {
+      const uint8_t* q = w.group[g] + 4 * j;
+      sum[j] += q[0] * a[4 * g] + q[1] * a[4 * g + 1] + q[2] * a[4 * g + 2] + q[3] * a[4 * g + 3];
+    }
+  }
+  return Map([&](int i) { return static_cast<float>(sum[i]); });
+}
+
+template <int kBytes>
+inline void Prefetch(const uint8_t*) {}

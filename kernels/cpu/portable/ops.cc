@@ -1,0 +1,31 @@
+// Every op but the product, for plain x86-64.
+
+#include "kernels/ops.h"
+
+#include <cstring>
+#include <utility>
+
+#include "kernels/cpu/isa_table.h"
+#include "kernels/cpu/packed_layout.h"
+
+#define SHOAL_INLINE __attribute__((always_inline))
+
+namespace shoal::kernels::portable {
+namespace {
+
+// Each of these uses the ones before it.
+// clang-format off
+#include "kernels/cpu/unroll.inc.h"
+#include "kernels/cpu/portable/lanes.inc.h"
+#include "kernels/cpu/exp.inc.h"
+#include "kernels/cpu/rows.inc.h"
+#include "kernels/cpu/elementwise.inc.h"
+#include "kernels/cpu/attention.inc.h"
+// clang-format on
+
+}  // namespace
+
+const cpu::IsaTable kTable = {"cpu-portable", RmsNorm, Quantize,  MatMul, JoinAdd,
+                              Rope,           KvStore, Attention, SwiGlu};
+
+}  // namespace shoal::kernels::portable
