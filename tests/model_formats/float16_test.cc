@@ -62,8 +62,9 @@ __attribute__((target("f16c"))) uint16_t HardwareF32ToF16(float value) {
 __attribute__((target("f16c"))) float HardwareF16ToF32(uint16_t half) { return _cvtsh_ss(half); }
 
 TEST(Float16Test, EqualsF16C) {
-  if (!__builtin_cpu_supports("f16c")) {
-    GTEST_SKIP() << "this machine has no F16C";
+  // clang 14 cannot ask for F16C by name; every machine with AVX2 has it.
+  if (!__builtin_cpu_supports("avx2")) {
+    GTEST_SKIP() << "this machine has no AVX2 and so perhaps no F16C";
   }
   for (uint32_t half = 0; half < 0x10000; ++half) {
     const uint16_t h = static_cast<uint16_t>(half);

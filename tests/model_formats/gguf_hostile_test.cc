@@ -202,7 +202,13 @@ TEST(GgufHostileTest, SizesThatOverflowAreRefused) {
       {uint64_t{1} << 61, 1},
       {uint64_t{1} << 60, 1},
       {uint64_t{1} << 16, uint64_t{1} << 16, uint64_t{1} << 16, uint64_t{1} << 16},
-      {0, uint64_t{1} << 62, uint64_t{1} << 62}};
+      {0, uint64_t{1} << 62, uint64_t{1} << 62},
+      {0, uint64_t{1} << 62, 2}};
+  ExpectRefused(
+      [](GgufDocument& d) {
+        d.tensors[1].dims = {0, uint64_t{1} << 63};
+      },
+      "'blk.0.attn_q.weight': dimension 1 is 9223372036854775808");
   for (const std::vector<uint64_t>& shape : shapes) {
     for (uint32_t type : {0u, 2u, 8u, 14u, 28u}) {
       ExpectRefused(
