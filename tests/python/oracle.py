@@ -5,7 +5,7 @@
 
 Reads llama, qwen2 and qwen3 models from GGUF with a reader and dequantiser of its own; it shares no
 code with the engine or with tiny_models.py. Formulas: the models' papers, GGUF's naming of tensors,
-ggml's block formats. Everything is kept in one dtype, float64 unless told, keys and values included.
+ggml's block formats. Everything, keys and values too, is kept in one dtype: float64 unless told.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import sys
 
 import numpy as np
 
-# --- Dequantisation: uint8 [blocks, bytes] -> float [blocks, values] ----------------------------------
+# --- Dequantisation: uint8 [blocks, bytes] -> float [blocks, values] ------------------------------
 
 
 def _f16(blocks, at):
@@ -58,7 +58,7 @@ def _k_scales(s):
 
 
 def _k_nibbles(qs):
-    """uint8 [blocks, 128] -> [blocks, 8, 32]: each 32 bytes hold two sub-blocks, low nibbles first."""
+    """uint8 [blocks, 128] -> [blocks, 8, 32]: 32 bytes hold two sub-blocks, low nibbles first."""
     groups = qs.reshape(-1, 4, 1, 32)
     return np.concatenate([groups & 15, groups >> 4], axis=2).reshape(-1, 8, 32)
 
@@ -107,9 +107,10 @@ def dequantize(data, type_id, count):
     return function(data[: blocks * size].reshape(blocks, size)).astype(np.float32).ravel()
 
 
-# --- GGUF -------------------------------------------------------------------------------------------
+# --- GGUF -----------------------------------------------------------------------------------------
 
-SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q",
+           12: "d"}  # fmt: skip
 
 
 class Gguf:
@@ -161,7 +162,7 @@ class Gguf:
         return self._scalar(SCALARS[type_id])
 
 
-# --- The forward pass -------------------------------------------------------------------------------
+# --- The forward pass -----------------------------------------------------------------------------
 
 
 def rms_norm(x, weight, epsilon):
@@ -247,13 +248,16 @@ class Model:
         bias = self.weight(name + ".bias")
         return y if bias is None else y + bias
 
+    def norm(self, x, name):
+        return rms_norm(x, self.weight(name + ".weight"), self.epsilon)
+
     def attend(self, x, blk, angles):
         q = self.linear(x, blk + "attn_q").reshape(len(x), self.heads, self.head_dim)
         k = self.linear(x, blk + "attn_k").reshape(len(x), self.kv_heads, self.head_dim)
         v = self.linear(x, blk + "attn_v").reshape(len(x), self.kv_heads, self.head_dim)
         if self.arch == "qwen3":
-            q = rms_norm(q, self.weight(blk + "attn_q_norm.weight"), self.epsilon)
-            k = rms_norm(k, self.weight(blk + "attn_k_norm.weight"), self.epsilon)
+            q = self.norm(q, blk + "attn_q_norm")
+            k = self.norm(k, blk + "attn_k_norm")
         adjacent = self.arch == "llama"
         out = attention(rope(q, angles, adjacent), rope(k, angles, adjacent), v)
         return self.linear(out.reshape(len(x), -1), blk + "attn_output")
@@ -261,7 +265,8 @@ class Model:
     def feed_forward(self, x, blk):
         """SwiGLU: down(silu(gate x) * up x)."""
         gate = self.linear(x, blk + "ffn_gate")
-        return self.linear(gate / (1 + np.exp(-gate)) * self.linear(x, blk + "ffn_up"), blk + "ffn_down")
+        gated = gate / (1 + np.exp(-gate)) * self.linear(x, blk + "ffn_up")
+        return self.linear(gated, blk + "ffn_down")
 
     def logits(self, token_ids):
         """[tokens, vocabulary]: row i predicts token i + 1."""
@@ -269,9 +274,9 @@ class Model:
         angles = self.angles(np.arange(len(token_ids)))
         for i in range(self.layers):
             blk = f"blk.{i}."
-            x = x + self.attend(rms_norm(x, self.weight(blk + "attn_norm.weight"), self.epsilon), blk, angles)
-            x = x + self.feed_forward(rms_norm(x, self.weight(blk + "ffn_norm.weight"), self.epsilon), blk)
-        x = rms_norm(x, self.weight("output_norm.weight"), self.epsilon)
+            x = x + self.attend(self.norm(x, blk + "attn_norm"), blk, angles)
+            x = x + self.feed_forward(self.norm(x, blk + "ffn_norm"), blk)
+        x = self.norm(x, "output_norm")
         head = self.weight("output.weight")
         return x @ (self.weight("token_embd.weight") if head is None else head).T
 

@@ -16,7 +16,7 @@ import zlib
 
 import numpy as np
 
-# --- Block formats ----------------------------------------------------------------------------------
+# --- Block formats --------------------------------------------------------------------------------
 # Each quantiser takes float32 [blocks, 32] and gives uint8 [blocks, bytes of a block], rounding as
 # ggml's reference quantisers do.
 
@@ -131,8 +131,8 @@ TYPE_IDS = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_
 K_TYPES = ("Q4_K", "Q5_K", "Q6_K")
 
 
-def encode_tensor(values, type_name, rng):
-    """float32 [..., cols] -> the stored bytes. For K-quants only shape and spread of values count."""
+def encode_tensor(values, std, type_name, rng):
+    """float32 [..., cols] of deviation std -> the stored bytes. K-quants use size and std alone."""
     if type_name == "F32":
         return values.astype("<f4").tobytes()
     if type_name == "F16":
@@ -142,8 +142,8 @@ def encode_tensor(values, type_name, rng):
     if type_name in QUANTIZERS:
         return QUANTIZERS[type_name](values.reshape(-1, 32)).tobytes()
     if type_name == "Q6_K":
-        return random_q6_k(rng, values.size // 256, values.std()).tobytes()
-    return random_q45_k(rng, values.size // 256, values.std(), type_name == "Q5_K").tobytes()
+        return random_q6_k(rng, values.size // 256, std).tobytes()
+    return random_q45_k(rng, values.size // 256, std, type_name == "Q5_K").tobytes()
 
 
 def storable_type(type_name, cols):
@@ -155,7 +155,7 @@ def storable_type(type_name, cols):
     return type_name
 
 
-# --- GGUF -------------------------------------------------------------------------------------------
+# --- GGUF -----------------------------------------------------------------------------------------
 
 
 class GgufWriter:
@@ -222,19 +222,20 @@ class GgufWriter:
         return -size % self.ALIGNMENT
 
 
-# --- Vocabularies -----------------------------------------------------------------------------------
+# --- Vocabularies ---------------------------------------------------------------------------------
 
 TRAINING_TEXT = """
 A shoal of fish turns as one body, though no fish leads it. Each of them watches its nearest
-neighbours, keeps its distance, and takes their direction; the rest follows. When a shark comes, the
-shoal opens, flows around it and closes again behind its tail. The fish at the edge are in danger and
-press towards the middle, so the edge is always made of others. Nothing is decided, and yet the whole
-moves faster than any single fish could think. The weather was grey in the morning, but the water of
-the bay lay still, and one could see the bottom between the stones. We had been told to wait for the
-second boat; it was late. "What would you do," she asked, "if they didn't come back?" I said that I'd
-go and look for them, that we'll see, that it's only the wind. There were questions which nobody had
-answered: where does the current begin, how long can a net hold, and why should the light under the
-water be green? Then the first of them jumped, then hundreds, and the sound was like rain on a roof.
+neighbours, keeps its distance, and takes their direction; the rest follows. When a shark comes,
+the shoal opens, flows around it and closes again behind its tail. The fish at the edge are in
+danger and press towards the middle, so the edge is always made of others. Nothing is decided,
+and yet the whole moves faster than any single fish could think. The weather was grey in the
+morning, but the water of the bay lay still, and one could see the bottom between the stones. We
+had been told to wait for the second boat; it was late. "What would you do," she asked, "if they
+didn't come back?" I said that I'd go and look for them, that we'll see, that it's only the
+wind. There were questions which nobody had answered: where does the current begin, how long can
+a net hold, and why should the light under the water be green? Then the first of them jumped,
+then hundreds, and the sound was like rain on a roof.
 """
 
 CHATML = (
@@ -279,17 +280,17 @@ def train_merges(words, num_merges):
 
 
 def merges_for(words, alphabet, num_merges):
-    """Exactly num_merges: trained ones, then pairs of the alphabet in order."""
+    """Exactly num_merges: trained ones, then all pairs of the alphabet, all triples and so on."""
     merges = train_merges(words, num_merges)
     known = set(alphabet) | {a + b for a, b in merges}
-    for a, b in ((a, b) for a in alphabet for b in alphabet):
-        if len(merges) >= num_merges:
-            break
-        if a + b not in known:
-            merges.append((a, b))
-            known.add(a + b)
-    if len(merges) < num_merges:
-        raise ValueError(f"no vocabulary of that size: {num_merges} merges wanted, {len(merges)} found")
+    pieces = collections.deque(alphabet)
+    while len(merges) < num_merges:
+        piece = pieces.popleft()
+        for letter in alphabet:
+            if piece + letter not in known and len(merges) < num_merges:
+                merges.append((piece, letter))
+                known.add(piece + letter)
+                pieces.append(piece + letter)
     return merges
 
 
@@ -320,7 +321,7 @@ def add_bpe_vocabulary(writer, size, separate_eot):
 
 
 def add_spm_vocabulary(writer, size):
-    """SentencePiece BPE: <unk> <s> </s>, 256 byte tokens, pieces with scores, two control tokens."""
+    """SentencePiece BPE: <unk> <s> </s>, 256 bytes, pieces with scores, two control tokens."""
     text = "▁" + re.sub(r"\s+", "▁", TRAINING_TEXT.strip())
     words = collections.Counter(tuple(word) for word in re.findall(r"▁[^▁]*", text))
     alphabet = sorted(set(text))
@@ -345,7 +346,7 @@ def add_spm_vocabulary(writer, size):
     writer.boolean("tokenizer.ggml.add_space_prefix", True)
 
 
-# --- Models -----------------------------------------------------------------------------------------
+# --- Models ---------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -418,9 +419,10 @@ def add_tensors(writer, c):
 
     def matrix(name, rows, cols):
         rng = rng_of(name)
-        values = rng.standard_normal((rows, cols), np.float32) * np.float32(1.5 / cols**0.5)
+        std = 1.5 / cols**0.5
+        values = rng.standard_normal((rows, cols), np.float32) * np.float32(std)
         type_name = storable_type(weight_type(c, name), cols)
-        writer.tensor(name, (rows, cols), type_name, encode_tensor(values, type_name, rng))
+        writer.tensor(name, (rows, cols), type_name, encode_tensor(values, std, type_name, rng))
 
     def vector(name, size, mean, std):
         values = (mean + std * rng_of(name).standard_normal(size)).astype("<f4")
