@@ -66,7 +66,7 @@ struct Event {
   // kTokens: of token_ids, if asked. kPromptLogprobs: of the next prompt tokens; the first prompt
   // token has none.
   std::vector<PositionLogprobs> logprobs;
-  Outcome outcome;  // kFinished
+  Outcome outcome;  // kFinished; of other kinds its counts and durations so far
 };
 
 }  // namespace shoal::router

@@ -8,20 +8,6 @@
 #include "glog/logging.h"
 
 namespace shoal::router {
-namespace {
-
-bool Contains(const std::vector<uint32_t>& ids, uint32_t id) {
-  return std::find(ids.begin(), ids.end(), id) != ids.end();
-}
-
-Event MakeEvent(Event::Kind kind, uint64_t request_id) {
-  Event event;
-  event.kind = kind;
-  event.request_id = request_id;
-  return event;
-}
-
-}  // namespace
 
 Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options),
@@ -168,132 +154,29 @@ std::vector<Event> Scheduler::Expire(absl::Time now) {
   return events;
 }
 
-absl::Status Scheduler::CheckResult(const StepResult& result) const {
-  if (result.step != in_flight_->step) {
-    return absl::InternalError(
-        absl::StrCat("a result of step ", result.step, " while step ", in_flight_->step, " runs"));
-  }
-  if (result.outputs.size() != in_flight_->rows.size()) {
-    return absl::InternalError(absl::StrCat("step ", result.step, " has ", result.outputs.size(),
-                                            " outputs for ", in_flight_->rows.size(), " rows"));
-  }
-  for (size_t i = 0; i < result.outputs.size(); ++i) {
-    const RowOutput& output = result.outputs[i];
-    const PlannedRow& row = in_flight_->rows[i];
-    if (output.slot != row.sequence->slot) {
-      return absl::InternalError(absl::StrCat("output ", i, " of step ", result.step,
-                                              " is of slot ", output.slot, ", not ",
-                                              row.sequence->slot));
-    }
-    if (!output.error.empty()) continue;
-    const size_t num_tokens = row.samples ? 1 : 0;
-    const size_t num_logprobs = row.sequence->request.sampling.top_logprobs >= 0 ? num_tokens : 0;
-    if (output.token_ids.size() != num_tokens || output.logprobs.size() != num_logprobs ||
-        output.prompt_logprobs.size() != row.num_prompt_logprobs) {
-      return absl::InternalError(
-          absl::StrCat("slot ", output.slot, " of step ", result.step, " put out ",
-                       output.token_ids.size(), "+", output.logprobs.size(), "+",
-                       output.prompt_logprobs.size(), " tokens+logprobs+prompt logprobs, not ",
-                       num_tokens, "+", num_logprobs, "+", row.num_prompt_logprobs));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<Event>> Scheduler::CommitStep(absl::Time now, const StepResult& result) {
-  CHECK(in_flight_.has_value()) << "no plan is with the ranks";
-  SHOAL_RETURN_IF_ERROR(CheckResult(result));
-  const InFlight step = *std::exchange(in_flight_, std::nullopt);
-  last_progress_ = now;
-  is_stalled_ = false;
-  std::vector<Event> events;
-  for (size_t i = 0; i < step.rows.size(); ++i) {
-    CommitRow(now, step.rows[i], result.outputs[i], &events);
-  }
-  for (const auto& sequence : ended_) Vacate(sequence.get());
-  ended_.clear();
-  return events;
-}
-
-void Scheduler::CommitRow(absl::Time now, const PlannedRow& row, const RowOutput& output,
-                          std::vector<Event>* events) {
-  Sequence* sequence = row.sequence;
-  --sequence->num_in_flight;
-  if (!output.error.empty()) {
-    // What the row wrote is not to be trusted: nothing of it goes to the cache.
-    if (sequence->state == Sequence::State::kEnded) return;
-    EndWithEvent(now, sequence,
-                 {.reason = FinishReason::kError, .status = absl::InternalError(output.error)},
-                 events);
-    return;
-  }
-  const uint32_t first = sequence->num_computed;
-  sequence->num_computed += row.num_tokens;
-  sequence->table.Commit(sequence->log(), sequence->num_computed);
-  if (sequence->state == Sequence::State::kEnded) return;
-  if (sequence->is_suspect() && sequence->num_computed >= sequence->trial_until) {
-    sequence->num_losses = 0;
-    --num_suspects_;
-  }
-  if (row.num_prompt_logprobs > 0) DeliverPromptLogprobs(sequence, first, output, events);
-  if (sequence->num_computed < sequence->log_size()) return;
-  sequence->inherited_key.reset();
-  if (sequence->request.max_tokens == 0) {
-    EndWithEvent(now, sequence, {.reason = FinishReason::kLength}, events);
-  } else {
-    AcceptToken(now, sequence, output, events);
-  }
-}
-
-// `first` is the position of the row's first token. A replayed row may start with positions whose
-// logprobs are delivered already.
-void Scheduler::DeliverPromptLogprobs(Sequence* sequence, uint32_t first, const RowOutput& output,
-                                      std::vector<Event>* events) {
-  Event event = MakeEvent(Event::Kind::kPromptLogprobs, sequence->request.id);
-  event.logprobs.assign(output.prompt_logprobs.begin() + (sequence->num_prompt_logprobs - first),
-                        output.prompt_logprobs.end());
-  sequence->num_prompt_logprobs += static_cast<uint32_t>(event.logprobs.size());
-  events->push_back(std::move(event));
-}
-
-void Scheduler::AcceptToken(absl::Time now, Sequence* sequence, const RowOutput& output,
-                            std::vector<Event>* events) {
-  const Request& request = sequence->request;
-  const uint32_t token = output.token_ids.front();
-  sequence->log().push_back(token);
-  sequence->is_decoding = true;
-  if (sequence->first_token == absl::InfiniteFuture()) sequence->first_token = now;
-  const bool is_end = (!request.ignore_eos && Contains(request.eos_ids, token)) ||
-                      Contains(request.stop_token_ids, token);
-  if (is_end && sequence->num_generated() > request.sampling.min_tokens) {
-    EndWithEvent(now, sequence,
-                 {.reason = FinishReason::kStopToken,
-                  .stop_token_id = token,
-                  .stop_token_logprobs = output.logprobs},
-                 events);
-    return;
-  }
-  Event event = MakeEvent(Event::Kind::kTokens, request.id);
-  event.token_ids = {token};
-  event.logprobs = output.logprobs;
-  events->push_back(std::move(event));
-  if (sequence->num_generated() >= request.max_tokens) {
-    EndWithEvent(now, sequence, {.reason = FinishReason::kLength}, events);
-  }
+// An event of the sequence with its counts and durations so far.
+Event Scheduler::MakeEvent(absl::Time now, Event::Kind kind, const Sequence& sequence) {
+  const absl::Time arrival = sequence.request.arrival;
+  Event event;
+  event.kind = kind;
+  event.request_id = sequence.request.id;
+  event.outcome.num_prompt_tokens = sequence.request.num_prompt_tokens;
+  event.outcome.num_generated_tokens = sequence.num_generated();
+  event.outcome.num_cached_tokens = sequence.num_cached_tokens;
+  event.outcome.num_preemptions = sequence.num_preemptions;
+  event.outcome.admitted = sequence.admitted - arrival;
+  event.outcome.first_token = sequence.first_token - arrival;
+  event.outcome.finished = now - arrival;
+  return event;
 }
 
 void Scheduler::EndWithEvent(absl::Time now, Sequence* sequence, Outcome outcome,
                              std::vector<Event>* events) {
-  const absl::Time arrival = sequence->request.arrival;
-  outcome.num_prompt_tokens = sequence->request.num_prompt_tokens;
-  outcome.num_generated_tokens = sequence->num_generated();
-  outcome.num_cached_tokens = sequence->num_cached_tokens;
-  outcome.num_preemptions = sequence->num_preemptions;
-  outcome.admitted = sequence->admitted - arrival;
-  outcome.first_token = sequence->first_token - arrival;
-  outcome.finished = now - arrival;
-  Event event = MakeEvent(Event::Kind::kFinished, sequence->request.id);
-  event.outcome = std::move(outcome);
+  Event event = MakeEvent(now, Event::Kind::kFinished, *sequence);
+  event.outcome.reason = outcome.reason;
+  event.outcome.status = std::move(outcome.status);
+  event.outcome.stop_token_id = outcome.stop_token_id;
+  event.outcome.stop_token_logprobs = std::move(outcome.stop_token_logprobs);
   events->push_back(std::move(event));
   End(sequence);
 }

@@ -136,15 +136,18 @@ class Scheduler {
     uint32_t budget = 0;  // tokens
   };
 
-  // scheduler.cc
-  absl::Status CheckRequest(absl::Time now, const Request& request) const;
+  // scheduler_commit.cc
   absl::Status CheckResult(const StepResult& result) const;
   void CommitRow(absl::Time now, const PlannedRow& row, const RowOutput& output,
                  std::vector<Event>* events);
-  void DeliverPromptLogprobs(Sequence* sequence, uint32_t first, const RowOutput& output,
-                             std::vector<Event>* events);
+  void DeliverPromptLogprobs(absl::Time now, Sequence* sequence, uint32_t first,
+                             const RowOutput& output, std::vector<Event>* events);
   void AcceptToken(absl::Time now, Sequence* sequence, const RowOutput& output,
                    std::vector<Event>* events);
+
+  // scheduler.cc
+  absl::Status CheckRequest(absl::Time now, const Request& request) const;
+  static Event MakeEvent(absl::Time now, Event::Kind kind, const Sequence& sequence);
   void EndWithEvent(absl::Time now, Sequence* sequence, Outcome outcome,
                     std::vector<Event>* events);
   void End(Sequence* sequence);

@@ -1,4 +1,4 @@
-// How the Scheduler makes a plan; scheduler.cc has the rest of it.
+// How the Scheduler makes a plan; scheduler.cc has the requests.
 
 #include <algorithm>
 

@@ -51,6 +51,7 @@ uint64_t PuppetGroup::Submit(const Request& request) {
 
 void PuppetGroup::Take(const std::vector<Event>& events) {
   num_events_ += events.size();
+  last_events_ = events;
   for (const Event& event : events) {
     Outputs& outputs = outputs_[event.request_id];
     if (outputs.outcome.has_value()) outputs.spoke_after_end = true;
@@ -103,6 +104,12 @@ bool PuppetGroup::Step() {
   Commit();
   Advance(absl::Milliseconds(10));
   return true;
+}
+
+std::vector<Event> PuppetGroup::StepForEvents() {
+  last_events_.clear();
+  Step();
+  return last_events_;
 }
 
 void PuppetGroup::Lose() {

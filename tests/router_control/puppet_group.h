@@ -42,10 +42,11 @@ class PuppetGroup {
   void Expire() { Take(scheduler_.Expire(now_)); }
   void Advance(absl::Duration duration) { now_ += duration; }
 
-  bool Plan();    // false if there is nothing to plan; keeps a plan in flight
-  void Commit();  // the plan that Plan made
-  bool Step();    // both, and a second passes
-  void Lose();    // the group dies, with the plan in flight if there is one, and comes back
+  bool Plan();                         // false if there is nothing to plan; keeps a plan in flight
+  void Commit();                       // the plan that Plan made
+  bool Step();                         // both, and a second passes
+  std::vector<Event> StepForEvents();  // a Step that shows its events
+  void Lose();  // the group dies, with the plan in flight if there is one, and comes back
   // Returns the number of steps.
   int RunUntilIdle(int max_steps = 100000);
 
@@ -77,6 +78,7 @@ class PuppetGroup {
   std::map<uint64_t, Outputs> outputs_;
   std::optional<StepPlan> plan_;
   StepPlan last_plan_;
+  std::vector<Event> last_events_;
   uint64_t num_events_ = 0;
   uint64_t history_ = 0;
 };

@@ -23,6 +23,7 @@ void PuppetRank::Restart() {
   slots_.clear();
   std::fill(kv_.begin(), kv_.end(), 0);
   hash_.Clear();
+  step_ = 0;
 }
 
 void PuppetRank::Error(std::string message) {
@@ -60,7 +61,8 @@ uint64_t* PuppetRank::Entry(const Slot& slot, uint32_t position) {
 }
 
 StepResult PuppetRank::Execute(const StepPlan& plan) {
-  if (plan.step != step_ + 1) Error(absl::StrCat("follows ", step_, " but is ", plan.step));
+  if (step_ != 0 && plan.step != step_ + 1)
+    Error(absl::StrCat("follows ", step_, " but is ", plan.step));
   step_ = plan.step;
   for (uint32_t slot : plan.ended_slots) {
     if (slots_.erase(slot) == 0) Error(absl::StrCat("slot ", slot, " ends and is not live"));

@@ -34,6 +34,30 @@ TEST(SchedulerTest, OneRequestRunsToItsLength) {
   group.ExpectIdle();
 }
 
+TEST(SchedulerTest, EveryEventHasTheCountsSoFar) {
+  PuppetGroup group(Small());
+  const absl::Time arrival = group.now();
+  group.Submit(group.Make(Prompt(20, 1), 3));
+  group.RunUntilIdle();
+  Request request = group.Make(Prompt(20, 1), 3);
+  request.arrival = arrival;
+  group.Submit(request);
+  const absl::Time admitted = group.now();
+  std::vector<Event> events = group.StepForEvents();
+  ASSERT_THAT(events, SizeIs(1));
+  EXPECT_EQ(events[0].kind, Event::Kind::kTokens);
+  EXPECT_EQ(events[0].outcome.num_prompt_tokens, 20u);
+  EXPECT_EQ(events[0].outcome.num_cached_tokens, 16u);
+  EXPECT_EQ(events[0].outcome.num_generated_tokens, 1u);
+  EXPECT_EQ(events[0].outcome.admitted, admitted - arrival);
+  EXPECT_EQ(group.StepForEvents()[0].outcome.num_generated_tokens, 2u);
+  events = group.StepForEvents();
+  ASSERT_THAT(events, SizeIs(2));
+  EXPECT_EQ(events[1].outcome.num_generated_tokens, 3u);
+  EXPECT_EQ(events[1].outcome.first_token, admitted - arrival);
+  EXPECT_EQ(events[1].outcome.finished, admitted - arrival + absl::Milliseconds(20));
+}
+
 TEST(SchedulerTest, NothingToDoIsNoPlan) {
   PuppetGroup group(Small());
   EXPECT_FALSE(group.Plan());
