@@ -1,0 +1,179 @@
+#include "worker/engine/rank_engine.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "glog/logging.h"
+
+namespace shoal::worker {
+namespace {
+
+int64_t NowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+RankEngine::RankEngine(std::unique_ptr<RankModel> model)
+    : model_(std::move(model)),
+      limits_(model_->limits()),
+      sequences_(limits_),
+      sampler_(model_->vocab_shard_begins(), model_->shard(),
+               static_cast<int>(limits_.max_batch_tokens)) {
+  requests_.reserve(limits_.max_batch_tokens);
+  request_uses_.reserve(limits_.max_batch_tokens);
+  results_.reserve(limits_.max_batch_tokens);
+}
+
+RankEngine::~RankEngine() = default;
+
+void RankEngine::StartEpoch(std::unique_ptr<parallel::Transport> transport) {
+  sequences_.Clear();
+  std::unique_ptr<parallel::Transport> old;
+  base::MutexLock lock(&mutex_);
+  old = std::exchange(transport_, std::move(transport));
+}
+
+void RankEngine::EndEpoch() { StartEpoch(nullptr); }
+
+parallel::Transport* RankEngine::transport() const {
+  base::MutexLock lock(&mutex_);
+  return transport_.get();
+}
+
+void RankEngine::Abort(const absl::Status& why) {
+  base::MutexLock lock(&mutex_);
+  if (transport_ != nullptr) transport_->Abort(why);
+}
+
+RankEngine::Position RankEngine::position() const {
+  Position position;
+  position.step = step_.load(std::memory_order_relaxed);
+  position.op = model_->executor().current_op();
+  base::MutexLock lock(&mutex_);
+  if (transport_ != nullptr) position.wait = transport_->wait_info();
+  return position;
+}
+
+absl::Status RankEngine::Step(const base::StepPlan& plan, StepOutcome* outcome) {
+  const int64_t start = NowNs();
+  parallel::Transport* const peers = transport();
+  if (peers == nullptr && model_->tp() > 1) {
+    return absl::UnavailableError("the epoch has ended: the rank has no transport to its peers");
+  }
+  SHOAL_RETURN_IF_ERROR(sequences_.Validate(plan));
+  step_.store(plan.step, std::memory_order_relaxed);
+  for (const base::BlockMove& move : plan.block_moves) {
+    model_->kv_store().CopyBlock(move.source_block, move.target_block);
+  }
+  const StepBatch batch = sequences_.Apply(plan);
+  outcome->wait_peers_ns = 0;
+  outcome->sample_ns = 0;
+  outcome->outputs.assign(plan.rows.size(), base::RowOutput());
+  for (size_t i = 0; i < plan.rows.size(); ++i) outcome->outputs[i].slot = plan.rows[i].slot;
+  if (!batch.tokens.empty()) SHOAL_RETURN_IF_ERROR(RunBatch(plan, batch, peers, outcome));
+  FinishOutputs(outcome);
+  outcome->compute_ns = NowNs() - start - outcome->wait_peers_ns - outcome->sample_ns;
+  outcome->state_hash = sequences_.state_hash();
+  steps_done_.fetch_add(1, std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+absl::Status RankEngine::RunBatch(const base::StepPlan& plan, const StepBatch& batch,
+                                  parallel::Transport* peers, StepOutcome* outcome) {
+  Executor& executor = model_->executor();
+  const size_t total = batch.output_rows.size();
+  const size_t at_once = static_cast<size_t>(executor.program().limits.max_output_rows);
+  SHOAL_RETURN_IF_ERROR(executor.Run({.tokens = batch.tokens,
+                                      .layout = batch.layout,
+                                      .output_rows = batch.output_rows.subspan(0, at_once)},
+                                     model_->kv_store(), peers));
+  outcome->wait_peers_ns = executor.wait_ns();
+  for (size_t first = 0; first < total; first += at_once) {
+    const absl::Span<const int32_t> rows = batch.output_rows.subspan(first, at_once);
+    if (first > 0) executor.ComputeLogits(rows);
+    const int64_t sample_start = NowNs();
+    MakeRequests(plan, first, rows.size());
+    SHOAL_RETURN_IF_ERROR(sampler_.Run(requests_, peers, &results_));
+    CollectResults(outcome);
+    outcome->sample_ns += NowNs() - sample_start;
+  }
+  return absl::OkStatus();
+}
+
+void RankEngine::MakeRequests(const base::StepPlan& plan, size_t first, size_t count) {
+  requests_.clear();
+  request_uses_.clear();
+  const absl::Span<const OutputUse> uses = sequences_.output_uses();
+  const absl::Span<const float> logits = model_->executor().logits();
+  const size_t width = static_cast<size_t>(model_->executor().logits_width());
+  for (size_t i = 0; i < count; ++i) {
+    const OutputUse& use = uses[first + i];
+    const SequenceTable::Sequence& sequence = sequences_.sequence(plan.rows[use.plan_row].slot);
+    SampleRequest request;
+    request.logits = logits.subspan(i * width, width);
+    request.params = &sequence.sampling;
+    request.log = absl::MakeConstSpan(sequence.log).first(use.position + 1);
+    request.num_prompt_tokens = sequence.num_prompt_tokens;
+    for (const bool score : {true, false}) {
+      if (!(score ? use.score : use.sample)) continue;
+      request.score = score;
+      request.target = score ? sequence.log[use.position + 1] : 0;
+      requests_.push_back(request);
+      request_uses_.push_back(static_cast<uint32_t>(first + i));
+    }
+  }
+}
+
+void RankEngine::CollectResults(StepOutcome* outcome) {
+  for (size_t i = 0; i < results_.size(); ++i) {
+    SampleResult& result = results_[i];
+    const OutputUse& use = sequences_.output_uses()[request_uses_[i]];
+    base::RowOutput& output = outcome->outputs[use.plan_row];
+    if (!result.finite) {
+      output.error = absl::StrCat("the model gave non-finite logits at position ", use.position);
+      output.token_ids.clear();
+    }
+    if (!output.error.empty()) continue;
+    if (requests_[i].score) {
+      output.prompt_logprobs.push_back(std::move(result.logprobs));
+      continue;
+    }
+    output.token_ids.push_back(result.token_id);
+    if (result.has_logprobs) output.logprobs.push_back(std::move(result.logprobs));
+  }
+}
+
+void RankEngine::FinishOutputs(StepOutcome* outcome) {
+  uint64_t hash = base::kTokenHashSeed;
+  for (const base::RowOutput& output : outcome->outputs) {
+    hash = base::AddToTokenHash(hash, output.slot, output.token_ids);
+    for (uint32_t id : output.token_ids) sequences_.AppendSample(output.slot, id);
+  }
+  outcome->token_hash = hash;
+}
+
+absl::Status RankEngine::WarmUp() {
+  base::StepPlan plan;
+  base::SequenceStart start;
+  start.token_ids = {0};
+  start.num_prompt_tokens = 1;
+  start.block_ids = {0};
+  start.sampling.temperature = 0;
+  plan.starts.push_back(start);
+  base::StepRow row;
+  row.num_tokens = 1;
+  row.outputs = base::StepRow::Outputs::kLast;
+  plan.rows.push_back(row);
+  StepOutcome outcome;
+  SHOAL_RETURN_IF_ERROR(Step(plan, &outcome));
+  sequences_.Clear();
+  steps_done_.store(0, std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+}  // namespace shoal::worker

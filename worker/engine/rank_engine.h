@@ -1,0 +1,85 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/step_plan.h"
+#include "base/thread/mutex.h"
+#include "parallel/transport.h"
+#include "worker/engine/rank_model.h"
+#include "worker/engine/sampler.h"
+#include "worker/engine/sequence_table.h"
+
+namespace shoal::worker {
+
+// What a step gave. Hashes: base/state_hash.h.
+struct StepOutcome {
+  std::vector<base::RowOutput> outputs;  // one for each row of the plan, in order
+  uint64_t state_hash = 0;
+  uint64_t token_hash = 0;
+  int64_t compute_ns = 0;     // the whole step less the two below
+  int64_t wait_peers_ns = 0;  // in collectives of the forward pass
+  int64_t sample_ns = 0;
+};
+
+// A rank: a function of weights, KV bytes and plan. Runs plans one after the other; one thread
+// drives it, Abort and position may be called from any thread.
+class RankEngine {
+ public:
+  struct Position {
+    uint64_t step = 0;
+    std::string op;  // "" between steps
+    parallel::WaitInfo wait;
+  };
+
+  explicit RankEngine(std::unique_ptr<RankModel> model);
+  ~RankEngine();
+
+  const RankModel& model() const { return *model_; }
+  const EngineLimits& limits() const { return limits_; }
+
+  // Forgets all sequences and takes the stage's transport (null with one shard). The old one dies.
+  void StartEpoch(std::unique_ptr<parallel::Transport> transport);
+  // Drops the transport, which wakes peers that wait for this rank.
+  void EndEpoch();
+
+  // INVALID_ARGUMENT when the plan does not fit (nothing was touched); else the transport's error,
+  // after which the epoch is lost.
+  absl::Status Step(const base::StepPlan& plan, StepOutcome* outcome);
+
+  // Runs one token through every kernel, so that the first step is not slower than the others.
+  // Collective: every shard calls it.
+  absl::Status WarmUp();
+
+  void Abort(const absl::Status& why);
+  Position position() const;
+  uint64_t steps_done() const { return steps_done_.load(std::memory_order_relaxed); }
+
+ private:
+  absl::Status RunBatch(const base::StepPlan& plan, const StepBatch& batch,
+                        parallel::Transport* peers, StepOutcome* outcome);
+  // The requests of output rows [first, first + count), whose logits the executor holds.
+  void MakeRequests(const base::StepPlan& plan, size_t first, size_t count);
+  void CollectResults(StepOutcome* outcome);
+  void FinishOutputs(StepOutcome* outcome);
+  parallel::Transport* transport() const;
+
+  const std::unique_ptr<RankModel> model_;
+  const EngineLimits limits_;
+  SequenceTable sequences_;
+  Sampler sampler_;
+  std::vector<SampleRequest> requests_;  // scratch
+  std::vector<uint32_t> request_uses_;   // scratch: index into output_uses of each request
+  std::vector<SampleResult> results_;    // scratch
+  std::atomic<uint64_t> step_{0};
+  std::atomic<uint64_t> steps_done_{0};
+
+  mutable base::Mutex mutex_;  // guards the pointer only: Abort may meet EndEpoch
+  std::unique_ptr<parallel::Transport> transport_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace shoal::worker

@@ -1,0 +1,184 @@
+// shoal-worker: one rank, a process that owns one shard of a model on one device.
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+#include "grpcpp/grpcpp.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "model/graph/describe.h"
+#include "worker/execute_loop.h"
+#include "worker/rank_service.h"
+
+namespace shoal::worker {
+namespace {
+
+constexpr int kExitUsage = 2;
+constexpr int kMaxMessageBytes = 64 << 20;
+
+struct Flags {
+  std::string model;
+  std::string listen = "127.0.0.1:8600";
+  std::string worker_id = "worker";
+  int threads = 0;
+  std::vector<int> cpus;
+  std::string isa = "auto";
+  bool no_spin = false;
+  int parent_pid = 0;
+  // shoal-worker graph
+  int tp = 1;
+  int rank = 0;
+  std::string stage = "program";
+  std::string format = "text";
+};
+
+int Fail(const absl::Status& status) {
+  std::cerr << "error: " << status.message() << "\n";
+  return 1;
+}
+
+// Kills this process when the one that started it dies, so that nothing is left behind.
+bool DieWithParent(int parent_pid) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  return getppid() == parent_pid;  // it may have died before the call
+}
+
+absl::StatusOr<kernels::CpuOptions> BackendOptions(const Flags& flags) {
+  kernels::CpuOptions options;
+  options.cpus = flags.cpus;
+  options.threads = flags.threads;
+  if (options.threads == 0) {
+    options.threads = flags.cpus.empty() ? static_cast<int>(std::thread::hardware_concurrency())
+                                         : static_cast<int>(flags.cpus.size());
+  }
+  if (flags.isa == "auto") {
+    options.isa = kernels::BestIsa();
+  } else if (flags.isa == "avx512") {
+    options.isa = kernels::Isa::kAvx512;
+  } else if (flags.isa == "avx2") {
+    options.isa = kernels::Isa::kAvx2;
+  } else {
+    options.isa = kernels::Isa::kPortable;
+  }
+  return options;
+}
+
+int Serve(const Flags& flags) {
+  if (flags.parent_pid != 0 && !DieWithParent(flags.parent_pid)) return 1;
+  // Signals are taken by a thread of their own; every other thread inherits the mask.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+
+  const auto backend_options = BackendOptions(flags);
+  if (!backend_options.ok()) return Fail(backend_options.status());
+  RankOptions options;
+  options.worker_id = flags.worker_id;
+  options.version = SHOAL_VERSION;
+  options.model_path = flags.model;
+  options.spin = !flags.no_spin;
+  options.new_backend = [backend = *backend_options] { return kernels::NewCpuBackend(backend); };
+  auto service = RankService::Create(std::move(options));
+  if (!service.ok()) return Fail(service.status());
+
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort(flags.listen, grpc::InsecureServerCredentials(), &port);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.RegisterService(service->get());
+  std::unique_ptr<grpc::ServerCompletionQueue> queue = builder.AddCompletionQueue();
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr) {
+    return Fail(absl::UnavailableError(absl::StrCat("cannot listen on ", flags.listen)));
+  }
+  server->GetHealthCheckService()->SetServingStatus("readiness", true);
+  LOG(INFO) << "listening on " << flags.listen << (port > 0 ? absl::StrCat(" port ", port) : "");
+  std::cout << "READY listen=" << flags.listen << " port=" << port << std::endl;
+
+  std::thread loop([&] { ExecuteLoop(service->get(), queue.get()).Run(); });
+  int signal = 0;
+  sigwait(&signals, &signal);
+  LOG(INFO) << "signal " << signal << ": shutting down";
+  std::thread([&] {  // a second signal ends at once
+    sigwait(&signals, &signal);
+    _exit(128 + signal);
+  })
+      .detach();
+  (*service)->Abort(absl::UnavailableError("the rank shuts down"));
+  server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+  queue->Shutdown();
+  loop.join();
+  return 0;
+}
+
+int DescribeGraph(const Flags& flags) {
+  const auto text =
+      graph::DescribeGraph(flags.model, flags.tp, flags.rank, flags.stage, flags.format);
+  if (!text.ok()) return Fail(text.status());
+  std::cout << *text;
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  FLAGS_logtostderr = true;
+  google::InitGoogleLogging(argv[0]);
+  Flags flags;
+  CLI::App app(
+      "shoal-worker: one rank of a Shoal cluster. It waits for a router, which tells it the\n"
+      "shard to load. Also `shoal-worker graph`: prints what a rank would run.");
+  app.set_version_flag("--version", SHOAL_VERSION);
+  app.option_defaults()->always_capture_default();
+  app.add_option("--model", flags.model, "GGUF file")->envname("SHOAL_MODEL");
+  app.add_option("--listen", flags.listen, "host:port, unix:PATH or unix-abstract:NAME");
+  app.add_option("--worker-id", flags.worker_id, "name of this worker in status and logs");
+  app.add_option("--threads", flags.threads, "compute threads (0: one for each CPU)")
+      ->check(CLI::Range(0, 1024));
+  app.add_option("--cpus", flags.cpus, "pin the compute threads to these CPUs, e.g. 0,1")
+      ->delimiter(',');
+  app.add_option("--isa", flags.isa, "instruction set; all give the same bits")
+      ->check(CLI::IsMember({"auto", "avx512", "avx2", "portable"}));
+  app.add_flag("--no-spin", flags.no_spin, "never spin while waiting for peers");
+  app.add_option("--parent-pid", flags.parent_pid, "die with this process, which is the parent");
+  CLI::App* graph = app.add_subcommand("graph", "print a stage of the graph of one rank");
+  graph->add_option("model", flags.model, "GGUF file")->required();
+  graph->add_option("--tp", flags.tp, "tensor parallel size")->check(CLI::Range(1, 1024));
+  graph->add_option("--rank", flags.rank, "rank")->check(CLI::Range(0, 1023));
+  graph->add_option("--stage", flags.stage, "built, sharded, fused or program")
+      ->check(CLI::IsMember({"built", "sharded", "fused", "program"}));
+  graph->add_option("-o,--output", flags.format, "text or dot")
+      ->check(CLI::IsMember({"text", "dot"}));
+  app.require_subcommand(0, 1);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? 0 : kExitUsage;
+  }
+  if (graph->parsed()) return DescribeGraph(flags);
+  if (flags.model.empty()) {
+    std::cerr << "error: --model is missing: the GGUF file to serve\n";
+    return kExitUsage;
+  }
+  return Serve(flags);
+}
+
+}  // namespace
+}  // namespace shoal::worker
+
+int main(int argc, char** argv) { return shoal::worker::Main(argc, argv); }

@@ -1,0 +1,332 @@
+#include "worker/rank_service.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "glog/logging.h"
+#include "parallel/shm_transport.h"
+#include "worker/model_description.h"
+#include "worker/plan_codec.h"
+
+namespace shoal::worker {
+namespace {
+
+constexpr size_t kDescriptionChunk = 1 << 20;
+constexpr absl::Duration kConnectTimeout = absl::Seconds(10);
+// A rank that waits this long for a peer gives up by itself; the router's step deadline comes
+// first.
+constexpr absl::Duration kCollectiveTimeout = absl::Seconds(120);
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  // absl's codes are gRPC's.
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+std::string NewInstanceId() {
+  std::random_device random;
+  return absl::StrFormat("%08x%08x", random(), random());
+}
+
+std::string EpochName(const v1::Epoch& epoch) {
+  return absl::StrCat(epoch.owner_id(), "/", epoch.counter());
+}
+
+absl::StatusOr<kernels::KvType> ParseKvType(const std::string& name) {
+  if (name.empty() || name == "f16") return kernels::KvType::kF16;
+  if (name == "f32") return kernels::KvType::kF32;
+  return absl::InvalidArgumentError(
+      absl::StrCat("kv_cache_dtype \"", name, "\" is not served; use f16 or f32"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RankService>> RankService::Create(RankOptions options) {
+  SHOAL_ASSIGN_OR_RETURN(auto file,
+                         model::GgufFile::Open(options.model_path, model::FileBytes::Mode::kMap));
+  // A description that cannot be made would only be found when a router asks.
+  SHOAL_RETURN_IF_ERROR(DescribeModel(*file).status());
+  SHOAL_ASSIGN_OR_RETURN(const auto backend, options.new_backend());
+  std::unique_ptr<RankService> service(new RankService(std::move(options), std::move(file)));
+  service->backend_name_ = std::string(backend->name());
+  service->backend_numerics_id_ = std::string(backend->numerics_id());
+  return service;
+}
+
+RankService::RankService(RankOptions options, std::unique_ptr<model::GgufFile> file)
+    : options_(std::move(options)), file_(std::move(file)), instance_id_(NewInstanceId()) {}
+
+std::shared_ptr<RankEngine> RankService::engine() const {
+  base::MutexLock lock(&mutex_);
+  return engine_;
+}
+
+grpc::Status RankService::GetWorkerInfo(grpc::ServerContext*, const v1::GetWorkerInfoRequest*,
+                                        v1::GetWorkerInfoResponse* response) {
+  response->set_worker_id(options_.worker_id);
+  response->set_instance_id(instance_id_);
+  response->set_version(options_.version);
+  response->set_protocol_version(kProtocolVersion);
+  response->set_backend(backend_name_);
+  response->set_pid(static_cast<uint32_t>(getpid()));
+  response->set_model_fingerprint(file_->Fingerprint());
+  base::MutexLock lock(&mutex_);
+  response->set_numerics_id(engine_ == nullptr ? backend_numerics_id_
+                                               : engine_->model().numerics_id());
+  response->set_highest_epoch(highest_epoch_);
+  return grpc::Status::OK;
+}
+
+grpc::Status RankService::LoadShard(grpc::ServerContext*, const v1::LoadShardRequest* request,
+                                    grpc::ServerWriter<v1::LoadShardResponse>* writer) {
+  absl::Time last = absl::Now();
+  const absl::Status status = Load(*request, [&](uint64_t done, uint64_t total) {
+    if (absl::Now() - last < absl::Milliseconds(200)) return;
+    last = absl::Now();
+    v1::LoadShardResponse progress;
+    progress.set_loaded_bytes(done);
+    progress.set_total_bytes(total);
+    writer->Write(progress);
+  });
+  if (!status.ok()) {
+    LOG(ERROR) << "loading failed: " << status.message();
+    return ToGrpc(status);
+  }
+  const std::shared_ptr<RankEngine> loaded = engine();
+  const EngineLimits& limits = loaded->limits();
+  v1::LoadShardResponse last_message;
+  last_message.set_loaded_bytes(loaded->model().weight_bytes());
+  last_message.set_total_bytes(loaded->model().weight_bytes());
+  v1::ShardLimits* out = last_message.mutable_limits();
+  out->set_num_blocks(limits.num_blocks);
+  out->set_block_tokens(kernels::kPageTokens);
+  out->set_max_batch_tokens(limits.max_batch_tokens);
+  out->set_max_batch_seqs(limits.max_batch_seqs);
+  out->set_max_seq_len(limits.max_seq_len);
+  out->set_weight_bytes(loaded->model().weight_bytes());
+  out->set_kv_cache_bytes(loaded->model().kv_bytes());
+  out->set_workspace_bytes(loaded->model().workspace_bytes());
+  writer->Write(last_message);
+  return grpc::Status::OK;
+}
+
+absl::Status RankService::Load(const v1::LoadShardRequest& request,
+                               const std::function<void(uint64_t done, uint64_t total)>& progress) {
+  base::MutexLock run(&run_mutex_);
+  const std::string key = request.SerializeAsString();
+  {
+    base::MutexLock lock(&mutex_);
+    if (engine_ != nullptr && loaded_ == key) return absl::OkStatus();
+    if (epoch_.counter() != 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("rank ", options_.worker_id, " serves epoch ", EpochName(epoch_),
+                       " with another shard; end that stream before loading again"));
+    }
+    engine_ = nullptr;
+  }
+  if (request.pipeline_parallel_size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "pipeline_parallel_size is ", request.pipeline_parallel_size(), "; this version serves 1"));
+  }
+  RankModel::Options options;
+  options.tp = static_cast<int>(std::max(1u, request.tensor_parallel_size()));
+  options.shard = static_cast<int>(request.rank());
+  options.kv_bytes = request.kv_cache_bytes();
+  SHOAL_ASSIGN_OR_RETURN(options.kv_type, ParseKvType(request.kv_cache_dtype()));
+  options.max_batch_tokens = request.max_batch_tokens();
+  options.max_batch_seqs = request.max_batch_seqs();
+  options.max_seq_len = request.max_seq_len();
+  SHOAL_ASSIGN_OR_RETURN(auto backend, options_.new_backend());
+  const absl::Time start = absl::Now();
+  SHOAL_ASSIGN_OR_RETURN(auto model,
+                         RankModel::Load(*file_, options, std::move(backend), progress));
+  LOG(INFO) << "loaded " << options_.model_path << " as rank " << request.rank() << " of "
+            << options.tp << " in " << absl::Now() - start << ": weights "
+            << model->weight_bytes() / 1000000 << " MB, KV " << model->kv_bytes() / 1000000
+            << " MB, workspace " << model->workspace_bytes() / 1000000 << " MB";
+  auto engine = std::make_shared<RankEngine>(std::move(model));
+  base::MutexLock lock(&mutex_);
+  engine_ = std::move(engine);
+  loaded_ = key;
+  return absl::OkStatus();
+}
+
+grpc::Status RankService::GetModelDescription(
+    grpc::ServerContext*, const v1::GetModelDescriptionRequest*,
+    grpc::ServerWriter<v1::GetModelDescriptionResponse>* writer) {
+  const absl::StatusOr<v1::ModelDescription> description = DescribeModel(*file_);
+  if (!description.ok()) return ToGrpc(description.status());
+  const std::string bytes = description->SerializeAsString();
+  for (size_t begin = 0; begin < bytes.size(); begin += kDescriptionChunk) {
+    v1::GetModelDescriptionResponse response;
+    response.set_chunk(bytes.substr(begin, kDescriptionChunk));
+    if (!writer->Write(response)) break;
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status RankService::JoinGroup(grpc::ServerContext*, const v1::JoinGroupRequest* request,
+                                    v1::JoinGroupResponse*) {
+  return ToGrpc(Join(*request));
+}
+
+absl::Status RankService::CheckEpoch(const v1::JoinGroupRequest& request) {
+  const v1::Epoch& epoch = request.epoch();
+  base::MutexLock lock(&mutex_);
+  if (engine_ == nullptr) {
+    return absl::FailedPreconditionError("no shard is loaded; call LoadShard first");
+  }
+  if (epoch.counter() <= highest_epoch_) {
+    return absl::AbortedError(
+        absl::StrFormat("epoch %s is not above %d, the highest this rank has seen",
+                        EpochName(epoch), highest_epoch_));
+  }
+  if (stream_lives_ && epoch_.owner_id() != epoch.owner_id() && !request.take_over()) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("the rank is owned by %s, whose stream lives; stop that router or ask to "
+                        "take over",
+                        epoch_.owner_id()));
+  }
+  highest_epoch_ = epoch.counter();
+  epoch_.Clear();
+  return absl::OkStatus();
+}
+
+absl::Status RankService::Join(const v1::JoinGroupRequest& request) {
+  SHOAL_RETURN_IF_ERROR(CheckEpoch(request));
+  const std::shared_ptr<RankEngine> joined = engine();
+  joined->Abort(absl::AbortedError(
+      absl::StrCat("epoch ", EpochName(request.epoch()), " replaces the one that ran")));
+  base::MutexLock run(&run_mutex_);
+  joined->EndEpoch();
+  std::unique_ptr<parallel::Transport> transport;
+  const int tp = joined->model().tp();
+  if (tp > 1) {
+    parallel::ShmOptions options;
+    options.nonce = request.rendezvous();
+    options.rank = joined->model().shard();
+    options.size = tp;
+    options.connect_timeout = kConnectTimeout;
+    if (request.has_timeout()) {
+      options.connect_timeout =
+          absl::Seconds(request.timeout().seconds()) + absl::Nanoseconds(request.timeout().nanos());
+    }
+    options.op_timeout = kCollectiveTimeout;
+    options.allow_spin = options_.spin;
+    SHOAL_ASSIGN_OR_RETURN(transport, parallel::ConnectShm(options));
+  }
+  joined->StartEpoch(std::move(transport));
+  SHOAL_RETURN_IF_ERROR(joined->WarmUp());
+  base::MutexLock lock(&mutex_);
+  epoch_ = request.epoch();
+  LOG(INFO) << "joined epoch " << EpochName(epoch_);
+  return absl::OkStatus();
+}
+
+grpc::Status RankService::AbortGroup(grpc::ServerContext*, const v1::AbortGroupRequest* request,
+                                     v1::AbortGroupResponse* response) {
+  const std::shared_ptr<RankEngine> aborted = engine();
+  if (aborted == nullptr) return grpc::Status::OK;
+  {
+    base::MutexLock lock(&mutex_);
+    if (EpochName(request->epoch()) != EpochName(epoch_)) {
+      return grpc::Status(grpc::StatusCode::ABORTED,
+                          absl::StrCat("epoch ", EpochName(request->epoch()),
+                                       " is not the joined one, ", EpochName(epoch_)));
+    }
+  }
+  const RankEngine::Position position = aborted->position();
+  response->mutable_position()->set_step(position.step);
+  response->mutable_position()->set_op(position.op);
+  response->mutable_position()->set_collective(position.wait.operations);
+  if (position.wait.waiting_for >= 0) {
+    response->mutable_position()->set_waiting_for_rank(position.wait.waiting_for);
+  }
+  aborted->Abort(absl::AbortedError(absl::StrCat("the router aborted: ", request->reason())));
+  return grpc::Status::OK;
+}
+
+grpc::Status RankService::Inspect(grpc::ServerContext*, const v1::InspectRequest*,
+                                  v1::InspectResponse* response) {
+  const std::shared_ptr<RankEngine> inspected = engine();
+  if (inspected == nullptr) {
+    response->set_state("no shard loaded");
+    return grpc::Status::OK;
+  }
+  const RankEngine::Position position = inspected->position();
+  response->mutable_position()->set_step(position.step);
+  response->mutable_position()->set_op(position.op);
+  response->mutable_position()->set_collective(position.wait.operations);
+  if (position.wait.waiting_for >= 0) {
+    response->mutable_position()->set_waiting_for_rank(position.wait.waiting_for);
+  }
+  response->set_steps_done(inspected->steps_done());
+  base::MutexLock lock(&mutex_);
+  response->set_state(epoch_.counter() == 0 ? "loaded"
+                                            : absl::StrCat("in epoch ", EpochName(epoch_)));
+  return grpc::Status::OK;
+}
+
+absl::Status RankService::RunStep(const v1::StepPlan& message, std::string* stream_epoch,
+                                  v1::ExecuteResponse* response) {
+  base::MutexLock run(&run_mutex_);
+  std::shared_ptr<RankEngine> running;
+  {
+    base::MutexLock lock(&mutex_);
+    const std::string name = EpochName(message.epoch());
+    if (epoch_.counter() == 0 || name != EpochName(epoch_)) {
+      return absl::AbortedError(
+          absl::StrCat("plan of epoch ", name, ", but ",
+                       epoch_.counter() == 0 ? "none is joined" : EpochName(epoch_)));
+    }
+    *stream_epoch = name;
+    stream_lives_ = true;
+    running = engine_;
+  }
+  base::StepPlan plan;
+  SHOAL_RETURN_IF_ERROR(DecodePlan(message, &plan));
+  StepOutcome outcome;
+  SHOAL_RETURN_IF_ERROR(running->Step(plan, &outcome));
+  response->Clear();
+  *response->mutable_epoch() = message.epoch();
+  response->set_step(message.step());
+  response->set_state_hash(outcome.state_hash);
+  response->set_token_hash(outcome.token_hash);
+  if (running->model().shard() == 0) {
+    for (const base::RowOutput& output : outcome.outputs) {
+      EncodeOutput(output, response->add_outputs());
+    }
+  }
+  response->mutable_timings()->set_compute_ns(outcome.compute_ns);
+  response->mutable_timings()->set_wait_peers_ns(outcome.wait_peers_ns);
+  response->mutable_timings()->set_sample_ns(outcome.sample_ns);
+  return absl::OkStatus();
+}
+
+void RankService::StreamEnded(const std::string& stream_epoch) {
+  const std::shared_ptr<RankEngine> ended = engine();
+  if (ended == nullptr) return;
+  {
+    base::MutexLock lock(&mutex_);
+    if (stream_epoch.empty() || stream_epoch != EpochName(epoch_)) return;
+    stream_lives_ = false;
+    epoch_.Clear();
+  }
+  base::MutexLock run(&run_mutex_);
+  ended->EndEpoch();
+  LOG(INFO) << "the stream of epoch " << stream_epoch << " ended";
+}
+
+void RankService::Abort(const absl::Status& why) {
+  if (const std::shared_ptr<RankEngine> aborted = engine(); aborted != nullptr) {
+    aborted->Abort(why);
+  }
+}
+
+}  // namespace shoal::worker

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/thread/mutex.h"
+#include "grpcpp/grpcpp.h"
+#include "kernels/backend.h"
+#include "model/formats/gguf.h"
+#include "shoal/worker/v1/worker.grpc.pb.h"
+#include "worker/engine/rank_engine.h"
+
+namespace shoal::worker {
+
+inline constexpr uint32_t kProtocolVersion = 1;
+
+struct RankOptions {
+  std::string worker_id;  // for people: "rank-0"
+  std::string version;
+  std::string model_path;
+  bool spin = true;  // ranks have cores of their own: collectives may spin for a while
+  std::function<absl::StatusOr<std::unique_ptr<kernels::Backend>>()> new_backend;
+};
+
+// The gRPC edge of a rank. Unary calls run on gRPC's own threads, so that AbortGroup and Inspect
+// answer while the loop waits for a peer; Execute is served by ExecuteLoop on a completion queue.
+//
+// Life: LoadShard makes the engine, JoinGroup starts an epoch, Execute runs its plans; when the
+// stream of the epoch ends, the epoch ends with it and only the weights stay.
+class RankService final
+    : public v1::WorkerService::WithAsyncMethod_Execute<v1::WorkerService::Service> {
+ public:
+  // Opens the model file. Errors: the file's.
+  static absl::StatusOr<std::unique_ptr<RankService>> Create(RankOptions options);
+
+  grpc::Status GetWorkerInfo(grpc::ServerContext*, const v1::GetWorkerInfoRequest*,
+                             v1::GetWorkerInfoResponse* response) override;
+  grpc::Status LoadShard(grpc::ServerContext*, const v1::LoadShardRequest* request,
+                         grpc::ServerWriter<v1::LoadShardResponse>* writer) override;
+  grpc::Status GetModelDescription(
+      grpc::ServerContext*, const v1::GetModelDescriptionRequest*,
+      grpc::ServerWriter<v1::GetModelDescriptionResponse>* writer) override;
+  grpc::Status JoinGroup(grpc::ServerContext*, const v1::JoinGroupRequest* request,
+                         v1::JoinGroupResponse*) override;
+  grpc::Status AbortGroup(grpc::ServerContext*, const v1::AbortGroupRequest* request,
+                          v1::AbortGroupResponse* response) override;
+  grpc::Status Inspect(grpc::ServerContext*, const v1::InspectRequest*,
+                       v1::InspectResponse* response) override;
+
+  // --- For the loop
+  // ---------------------------------------------------------------------------------
+
+  // Runs one plan. `owner_epoch` is the epoch the stream runs under (empty before its first plan);
+  // it is set then. ABORTED for a plan of another epoch than the joined one.
+  absl::Status RunStep(const v1::StepPlan& plan, std::string* stream_epoch,
+                       v1::ExecuteResponse* response);
+  // The stream that ran plans of `stream_epoch` is gone: the epoch ends, if it still is the joined
+  // one.
+  void StreamEnded(const std::string& stream_epoch);
+
+  // Aborts what runs, for shutdown.
+  void Abort(const absl::Status& why);
+
+ private:
+  RankService(RankOptions options, std::unique_ptr<model::GgufFile> file);
+
+  absl::Status Load(const v1::LoadShardRequest& request,
+                    const std::function<void(uint64_t done, uint64_t total)>& progress);
+  absl::Status Join(const v1::JoinGroupRequest& request);
+  absl::Status CheckEpoch(const v1::JoinGroupRequest& request);
+  std::shared_ptr<RankEngine> engine() const;
+
+  const RankOptions options_;
+  const std::unique_ptr<model::GgufFile> file_;
+  const std::string instance_id_;
+  std::string backend_name_;  // set by Create
+  std::string backend_numerics_id_;
+
+  // One at a time: LoadShard, JoinGroup, a step. Taken by the loop once a step, contended only when
+  // an epoch ends.
+  base::Mutex run_mutex_;
+
+  mutable base::Mutex mutex_;  // the fields below; never held across a step
+  // Shared with calls of other threads (Abort, Inspect) that overlap a new LoadShard.
+  std::shared_ptr<RankEngine> engine_ ABSL_GUARDED_BY(mutex_);
+  std::string loaded_
+      ABSL_GUARDED_BY(mutex_);               // the LoadShardRequest that made engine_, serialised
+  v1::Epoch epoch_ ABSL_GUARDED_BY(mutex_);  // joined, counter 0: none
+  uint64_t highest_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stream_lives_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace shoal::worker
