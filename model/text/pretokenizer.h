@@ -12,7 +12,8 @@ namespace shoal::text {
 
 // Cuts text into words, across which byte-level BPE never merges. The cuts are those of the
 // regular expressions the vocabulary was trained with: other cuts give other ids, so a name that is
-// not in the table is refused rather than guessed. Immutable, thread-safe.
+// not in the table is refused rather than guessed. Properties of characters are those of Unicode 14
+// (PCRE2 10.42). Immutable, thread-safe.
 class Pretokenizer {
  public:
   // What a name implies besides its cuts, where the model file is silent.

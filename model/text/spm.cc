@@ -157,6 +157,8 @@ void SpmEncoder::EmitSplit(absl::string_view bytes, BpeMerger::Symbol symbol, co
 void SpmEncoder::Emit(absl::string_view bytes, int32_t id, std::vector<int32_t>* ids) const {
   if (id != kNoToken) {
     ids->push_back(id);
+  } else if (has_bytes_ && bytes == kSpace) {
+    ids->push_back(byte_ids_[' ']);
   } else if (has_bytes_) {
     for (const char c : bytes) ids->push_back(byte_ids_[static_cast<unsigned char>(c)]);
   } else {

@@ -24,7 +24,7 @@ class StreamDecoder {
  public:
   struct Options {
     // An empty one, or one that is not UTF-8, never matches.
-    std::vector<std::string> stop_strings;
+    std::vector<std::string> stop_strings = {};
     bool include_stop_in_output = false;
     bool skip_special_tokens = true;
     bool strip_leading_space = true;  // see Detokenizer::Options

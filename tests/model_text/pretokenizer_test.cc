@@ -69,6 +69,21 @@ TEST(PretokenizerTest, WordsPutTogetherAreTheText) {
   }
 }
 
+// No pattern may backtrack over a run more than a few times, or need memory for each character.
+TEST(PretokenizerTest, LongRunsOfOneKindAreCutAtOnce) {
+  for (const char* name :
+       {"gpt-2", "smollm", "llama-bpe", "qwen2", "qwen35", "gpt-4o", "tekken", "deepseek-v3"}) {
+    auto pretokenizer = Pretokenizer::Create(name);
+    ASSERT_TRUE(pretokenizer.ok()) << pretokenizer.status();
+    for (const char* unit : {"A", "a", "é", "\u0301", " ", "\n", "!", "/", "中", "\u01C5"}) {
+      std::string text;
+      for (int i = 0; i < 200'000; ++i) text += unit;
+      EXPECT_LE(Split(**pretokenizer, text).size(), 1u) << name << ", '" << unit << "'";
+      EXPECT_LE(Split(**pretokenizer, text + "b").size(), 3u) << name << ", '" << unit << "'";
+    }
+  }
+}
+
 TEST(PretokenizerTest, RefusesANameItDoesNotKnow) {
   for (const char* name : {"", "default", "qwen3000", "GPT-2"}) {
     const auto result = Pretokenizer::Create(name);

@@ -83,6 +83,7 @@ TEST(SpmTest, TheSpacePrefixComesAtTheStartAndAfterControlTokensOnly) {
 TEST(SpmTest, CharactersThatAreNoPieceBecomeBytesOrUnknown) {
   Vocabulary vocabulary = WithoutPrefix(SmallSpm({{"a", -1}}));
   EXPECT_THAT(Pieces(vocabulary, "aéa"), ElementsAre("a", "<0xC3>", "<0xA9>", "a"));
+  EXPECT_THAT(Pieces(vocabulary, "a a"), ElementsAre("a", "<0x20>", "a"));
   EXPECT_THAT(Pieces(vocabulary, "<0x41>"),
               ElementsAre("<0x3C>", "<0x30>", "<0x78>", "<0x34>", "<0x31>", "<0x3E>"))
       << "a byte token's name is text";
