@@ -10,7 +10,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <numeric>
+#include <ostream>
 #include <random>
 #include <string>
 #include <thread>
@@ -69,6 +69,8 @@ struct Kind {
   const char* name;
   Transports (*make)(const GroupOptions&);
 };
+
+void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 
 // Runs `body` once for each rank, each on its own thread.
 void OnEveryRank(const Transports& group, const std::function<void(Transport&)>& body) {
