@@ -62,15 +62,16 @@ endfunction()
 add_custom_target(unit_tests)      # every C++ test
 add_custom_target(threaded_tests)  # those that TSan runs
 
-# shoal_test(FOLDER [THREADED] [DEPS ...]): tests/FOLDER/*.cc as one program FOLDER_test.
+# shoal_test(FOLDER [THREADED] [DEPS ...] [SOURCES ...]): tests/FOLDER/*.cc, and files shared with
+# other tests, as one program FOLDER_test.
 # Label unit; with THREADED also label threaded.
 function(shoal_test folder)
-  cmake_parse_arguments(ARG "THREADED" "" "DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "THREADED" "" "DEPS;SOURCES" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/tests/${folder}/*.cc)
   if(NOT sources)
     return()
   endif()
-  add_executable(${folder}_test ${sources})
+  add_executable(${folder}_test ${sources} ${ARG_SOURCES})
   target_compile_definitions(${folder}_test PRIVATE
     SHOAL_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}" SHOAL_BINARY_DIR="${CMAKE_BINARY_DIR}")
   target_link_libraries(${folder}_test PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)

@@ -26,7 +26,7 @@ class ExecuteLoop::Call {
     --outstanding_;
     switch (event) {
       case Event::kAccepted:
-        if (ok) {
+        if (ok && !loop_->stopping_) {
           loop_->Accept();
           StartRead();
         } else {
@@ -34,7 +34,7 @@ class ExecuteLoop::Call {
         }
         break;
       case Event::kRead:
-        if (ok) {
+        if (ok && !loop_->stopping_) {
           RunPlan();
         } else {
           Finish(grpc::Status::OK);  // the router closed, or is gone
@@ -42,7 +42,7 @@ class ExecuteLoop::Call {
         break;
       case Event::kWritten:
         writing_ = false;
-        if (finishing_) {
+        if (finishing_ || loop_->stopping_) {
           Finish(final_status_);
         } else if (ok) {
           StartWrite();
@@ -103,6 +103,7 @@ class ExecuteLoop::Call {
       return;
     }
     finished_ = true;
+    if (loop_->stopping_) return;
     ++outstanding_;
     stream_.Finish(status, &finish_);
   }
@@ -133,11 +134,19 @@ ExecuteLoop::~ExecuteLoop() = default;
 
 void ExecuteLoop::Accept() { new Call(this); }
 
+// The queue is shut down by the loop itself, so that no operation can be started on it afterwards.
+void ExecuteLoop::Shutdown() { shutdown_alarm_.Set(queue_, gpr_now(GPR_CLOCK_MONOTONIC), nullptr); }
+
 void ExecuteLoop::Run() {
   Accept();
   void* tag = nullptr;
   bool ok = false;
   while (queue_->Next(&tag, &ok)) {
+    if (tag == nullptr) {
+      stopping_ = true;
+      queue_->Shutdown();
+      continue;
+    }
     const auto* event = static_cast<Call::Tag*>(tag);
     event->call->OnEvent(event->event, ok);
   }

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "grpcpp/alarm.h"
 #include "grpcpp/grpcpp.h"
 #include "worker/rank_service.h"
 
@@ -18,8 +19,11 @@ class ExecuteLoop {
   ExecuteLoop(RankService* service, grpc::ServerCompletionQueue* queue);
   ~ExecuteLoop();
 
-  // Serves until the queue is shut down and drained.
+  // Serves until Shutdown, then drains the queue.
   void Run();
+
+  // Ends Run. Any thread, once. REQUIRES: the server was shut down before.
+  void Shutdown();
 
  private:
   class Call;
@@ -28,6 +32,8 @@ class ExecuteLoop {
 
   RankService* const service_;
   grpc::ServerCompletionQueue* const queue_;
+  grpc::Alarm shutdown_alarm_;
+  bool stopping_ = false;  // the queue takes no new operations; the loop's thread only
 };
 
 }  // namespace shoal::worker

@@ -111,7 +111,8 @@ int Serve(const Flags& flags) {
   LOG(INFO) << "listening on " << flags.listen << (port > 0 ? absl::StrCat(" port ", port) : "");
   std::cout << "READY listen=" << flags.listen << " port=" << port << std::endl;
 
-  std::thread loop([&] { ExecuteLoop(service->get(), queue.get()).Run(); });
+  ExecuteLoop loop(service->get(), queue.get());
+  std::thread loop_thread([&] { loop.Run(); });
   int signal = 0;
   sigwait(&signals, &signal);
   LOG(INFO) << "signal " << signal << ": shutting down";
@@ -122,8 +123,8 @@ int Serve(const Flags& flags) {
       .detach();
   (*service)->Abort(absl::UnavailableError("the rank shuts down"));
   server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
-  queue->Shutdown();
-  loop.join();
+  loop.Shutdown();
+  loop_thread.join();
   return 0;
 }
 
