@@ -1,0 +1,119 @@
+#include "router/admin_service.h"
+
+#include <memory>
+
+#include "router/rpc_status.h"
+
+namespace shoal::router {
+namespace {
+
+v1::WorkerState ToProto(RankState state) {
+  switch (state) {
+    case RankState::kConnecting:
+      return v1::WORKER_STATE_CONNECTING;
+    case RankState::kLoading:
+      return v1::WORKER_STATE_LOADING;
+    case RankState::kJoining:
+      return v1::WORKER_STATE_JOINING;
+    case RankState::kReady:
+      return v1::WORKER_STATE_READY;
+    case RankState::kFailed:
+      return v1::WORKER_STATE_FAILED;
+  }
+  return v1::WORKER_STATE_UNSPECIFIED;
+}
+
+void SetDuration(absl::Duration value, google::protobuf::Duration* out) {
+  const int64_t nanos = absl::ToInt64Nanoseconds(value);
+  out->set_seconds(nanos / 1'000'000'000);
+  out->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
+}
+
+void FillWorker(const RankStatus& rank, v1::Worker* worker) {
+  worker->set_worker_id(rank.worker_id);
+  worker->set_address(rank.address);
+  worker->set_rank(rank.rank);
+  worker->set_state(ToProto(rank.state));
+  worker->set_state_reason(rank.state_reason);
+  worker->set_backend(rank.backend);
+  worker->set_version(rank.version);
+  worker->set_pid(rank.pid);
+  worker->set_load_bytes_done(rank.load_bytes_done);
+  worker->set_load_bytes_total(rank.load_bytes_total);
+  worker->set_weight_bytes(rank.weight_bytes);
+  worker->set_kv_cache_bytes(rank.kv_cache_bytes);
+  SetDuration(rank.compute_time, worker->mutable_compute_time());
+  SetDuration(rank.wait_peers_time, worker->mutable_wait_peers_time());
+}
+
+grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* call, const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(status, call));
+  return reactor;
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* AdminService::GetClusterStatus(grpc::CallbackServerContext* call,
+                                                         const v1::GetClusterStatusRequest* request,
+                                                         v1::GetClusterStatusResponse* response) {
+  const EngineStatus status = context_.engine->status();
+  const std::shared_ptr<const ServedModel> model = context_.engine->model();
+  response->set_version(version_);
+  SetDuration(context_.clock() - started_, response->mutable_uptime());
+  response->set_draining_reason(context_.requests->draining_reason());
+  response->set_ready(response->draining_reason().empty() && context_.engine->Readiness().ok());
+  if (model != nullptr) response->set_model(model->name);
+  response->set_tensor_parallel_size(status.tensor_parallel_size);
+  response->set_pipeline_parallel_size(status.pipeline_parallel_size);
+  response->set_epoch(status.epoch);
+  response->set_queued_requests(status.scheduler.num_queued);
+  response->set_running_requests(status.scheduler.num_running);
+  response->set_blocks_free(status.scheduler.num_free_blocks);
+  response->set_blocks_held(status.scheduler.num_held_blocks);
+  response->set_blocks_cached(status.scheduler.num_cached_blocks);
+  response->set_blocks_total(status.num_blocks);
+  response->set_steps(status.num_steps);
+  response->set_prompt_tokens(status.num_prompt_tokens);
+  response->set_generated_tokens(status.num_generated_tokens);
+  response->set_cached_tokens(status.scheduler.num_prefix_hits);
+  response->set_preemptions(status.scheduler.num_preemptions);
+  response->set_finished_requests(status.num_finished);
+  response->set_rejected_requests(status.num_rejected);
+  return Finish(call, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* AdminService::ListWorkers(grpc::CallbackServerContext* call,
+                                                    const v1::ListWorkersRequest* request,
+                                                    v1::ListWorkersResponse* response) {
+  for (const RankStatus& rank : context_.engine->status().ranks) {
+    FillWorker(rank, response->add_workers());
+  }
+  return Finish(call, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* AdminService::ListRequests(grpc::CallbackServerContext* call,
+                                                     const v1::ListRequestsRequest* request,
+                                                     v1::ListRequestsResponse* response) {
+  for (const RunningRequests::Entry& entry : context_.requests->List()) {
+    const ValidRequest& valid = entry.stream->request();
+    const RequestStream::Progress progress = entry.stream->progress();
+    v1::ActiveRequest* active = response->add_requests();
+    active->set_request_id(valid.request_id);
+    active->set_model(entry.stream->model().name);
+    active->mutable_arrive_time()->set_seconds(absl::ToUnixSeconds(valid.arrival));
+    active->set_prompt_tokens(static_cast<uint32_t>(valid.prompt.size()));
+    active->set_generated_tokens(progress.num_generated_tokens);
+    active->set_queued(progress.is_queued);
+    active->set_peer(entry.peer);
+  }
+  return Finish(call, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* AdminService::CancelRequest(grpc::CallbackServerContext* call,
+                                                      const v1::CancelRequestRequest* request,
+                                                      v1::CancelRequestResponse* response) {
+  return Finish(call, context_.requests->Cancel(request->request_id(), request->reason()));
+}
+
+}  // namespace shoal::router

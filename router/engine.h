@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "router/control/request.h"
+#include "router/control/scheduler.h"
+#include "router/served_model.h"
+
+namespace shoal::router {
+
+// Receives what happens to the sequences of one client's request. Called by one thread at a time,
+// never under a lock, and must not block.
+class SequenceSink {
+ public:
+  virtual ~SequenceSink() = default;
+
+  // The fate of Engine::Submit, once and first. Not OK: the engine knows nothing of the sequences,
+  // and no event follows.
+  virtual void OnAdmission(const absl::Status& status) = 0;
+
+  // See Event: every admitted sequence gets exactly one kFinished, unless Engine::Finish ended it.
+  virtual void OnEvent(const Event& event) = 0;
+};
+
+enum class RankState { kConnecting, kLoading, kJoining, kReady, kFailed };
+
+// One rank as an operator sees it.
+struct RankStatus {
+  uint32_t rank = 0;
+  std::string address;
+  std::string worker_id;
+  RankState state = RankState::kConnecting;
+  std::string state_reason;
+  std::string backend;
+  std::string version;
+  uint32_t pid = 0;
+  uint64_t load_bytes_done = 0;
+  uint64_t load_bytes_total = 0;
+  uint64_t weight_bytes = 0;
+  uint64_t kv_cache_bytes = 0;
+  absl::Duration compute_time;     // summed over the steps of this router's life
+  absl::Duration wait_peers_time;  // in collectives, likewise
+};
+
+// A worker group as an operator sees it. Counters are of this router's life.
+struct EngineStatus {
+  uint64_t epoch = 0;
+  uint32_t tensor_parallel_size = 1;
+  uint32_t pipeline_parallel_size = 1;
+  uint32_t num_blocks = 0;
+  uint64_t num_steps = 0;
+  uint64_t num_prompt_tokens = 0;  // computed; cache hits left out
+  uint64_t num_generated_tokens = 0;
+  uint64_t num_finished = 0;  // sequences
+  uint64_t num_rejected = 0;  // submissions
+  SchedulerStats scheduler;
+  std::vector<RankStatus> ranks;
+};
+
+// What generates: a worker group behind its shell, or a puppet in tests. Thread-safe; no call
+// blocks.
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  // The model served; null while it loads.
+  virtual std::shared_ptr<const ServedModel> model() const = 0;
+
+  // OK when new requests would run at once; else UNAVAILABLE with the reason.
+  virtual absl::Status Readiness() const = 0;
+
+  // `count` consecutive ids that were never given out; returns the first.
+  virtual uint64_t AllocateIds(uint32_t count) = 0;
+
+  // All of the sequences or none. `sink` hears of their fate from another thread, or from this one
+  // before Submit returns; the engine keeps it until the last of them has ended. Errors it may
+  // hear: those of Scheduler::Submit, UNAVAILABLE.
+  virtual void Submit(std::vector<Request> sequences, std::shared_ptr<SequenceSink> sink) = 0;
+
+  // Ends a sequence with kCancelled. Unknown ids are ignored: the sequence may just have ended.
+  virtual void Cancel(uint64_t id, absl::string_view reason) = 0;
+
+  // Ends a sequence whose text is complete; its sink hears no more of it. Unknown ids are ignored.
+  virtual void Finish(uint64_t id) = 0;
+
+  // A recent snapshot.
+  virtual EngineStatus status() const = 0;
+};
+
+}  // namespace shoal::router

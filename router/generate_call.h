@@ -1,0 +1,41 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/server_callback.h"
+#include "router/engine.h"
+#include "router/frontend.h"
+#include "router/request_stream.h"
+#include "router/running_requests.h"
+#include "shoal/v1/inference.pb.h"
+
+namespace shoal::router {
+
+// What the calls of one router share. Everything pointed to outlives them. Called by any thread.
+struct ServiceContext {
+  Engine* engine = nullptr;
+  RunningRequests* requests = nullptr;
+  const Frontend* frontend = nullptr;
+  std::function<absl::Time()> clock;
+  RequestStream::Options stream_options = {};
+};
+
+// The model that `context` serves; UNAVAILABLE (retry) while there is none.
+absl::StatusOr<std::shared_ptr<const ServedModel>> CurrentModel(const ServiceContext& context);
+
+// Serves one call of InferenceService; deletes itself when gRPC is done with it. `request` and
+// `call` live as long as gRPC says: until OnDone.
+grpc::ServerUnaryReactor* NewGenerateCall(const ServiceContext& context,
+                                          grpc::CallbackServerContext* call,
+                                          const v1::GenerateRequest& request,
+                                          v1::GenerateResponse* response);
+grpc::ServerWriteReactor<v1::GenerateStreamResponse>* NewGenerateStreamCall(
+    const ServiceContext& context, grpc::CallbackServerContext* call,
+    const v1::GenerateRequest& request);
+
+}  // namespace shoal::router

@@ -1,0 +1,383 @@
+#include "router/group_shell.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "glog/logging.h"
+#include "router/plan_codec.h"
+
+namespace shoal::router {
+
+GroupShell::GroupShell(GroupShellOptions options)
+    : options_(std::move(options)),
+      group_(options_.group),
+      readiness_(absl::UnavailableError("the worker group is starting")) {
+  CHECK_EQ(options_.addresses.size(), group_.num_ranks());
+  for (uint32_t rank = 0; rank < group_.num_ranks(); ++rank) {
+    RankLink::Options link{.rank = rank,
+                           .address = options_.addresses[rank],
+                           .load = options_.load,
+                           .owner_id = options_.owner_id,
+                           .take_over = options_.take_over,
+                           .join_timeout = options_.group.join_timeout};
+    link.load.set_rank(rank);
+    links_.push_back(std::make_unique<RankLink>(std::move(link), &loop_, [this](GroupEvent event) {
+      group_events_.push_back(std::move(event));
+    }));
+  }
+  {
+    base::MutexLock lock(&mutex_);
+    status_.tensor_parallel_size = options_.group.tensor_parallel_size;
+    status_.pipeline_parallel_size = options_.group.pipeline_parallel_size;
+  }
+  thread_ = std::thread([this] { Run(); });
+}
+
+GroupShell::~GroupShell() { Stop(); }
+
+void GroupShell::Stop() {
+  inbox_.Stop();
+  loop_.Wake();
+  if (thread_.joinable()) thread_.join();
+}
+
+// --- Called by other threads. ---
+
+absl::Status GroupShell::WaitUntilReady(absl::Duration timeout) {
+  const auto end = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(timeout);
+  base::MutexLock lock(&mutex_);
+  while (!was_ready_) {
+    if (is_wait_over_) return absl::CancelledError("stopped before the worker group was ready");
+    if (!start_failure_.ok()) return start_failure_;
+    const absl::Duration left = absl::FromChrono(end - std::chrono::steady_clock::now());
+    if (left <= absl::ZeroDuration()) {
+      return absl::DeadlineExceededError(absl::StrCat("the worker group was not ready within ",
+                                                      absl::FormatDuration(timeout), ": ",
+                                                      readiness_.message()));
+    }
+    changed_.WaitFor(&mutex_, left);
+  }
+  return absl::OkStatus();
+}
+
+void GroupShell::AbandonWait() {
+  base::MutexLock lock(&mutex_);
+  is_wait_over_ = true;
+  changed_.SignalAll();
+}
+
+std::shared_ptr<const ServedModel> GroupShell::model() const {
+  base::MutexLock lock(&mutex_);
+  return model_;
+}
+
+absl::Status GroupShell::Readiness() const {
+  base::MutexLock lock(&mutex_);
+  return readiness_;
+}
+
+EngineStatus GroupShell::status() const {
+  base::MutexLock lock(&mutex_);
+  return status_;
+}
+
+void GroupShell::Submit(std::vector<Request> sequences, std::shared_ptr<SequenceSink> sink) {
+  const absl::Status status = inbox_.Add({.sequences = std::move(sequences), .sink = sink});
+  if (status.ok()) {
+    loop_.Wake();
+  } else {
+    sink->OnAdmission(status);
+  }
+}
+
+void GroupShell::Cancel(uint64_t id, absl::string_view reason) {
+  inbox_.Add({.id = id, .is_cancel = true, .reason = std::string(reason)});
+  loop_.Wake();
+}
+
+void GroupShell::Finish(uint64_t id) {
+  inbox_.Add({.id = id, .is_cancel = false, .reason = ""});
+  loop_.Wake();
+}
+
+// --- The thread. ---
+
+void GroupShell::Run() {
+  Perform(group_.Start(options_.clock()));
+  while (true) {
+    loop_.RunFor(NextDeadline() - options_.clock());
+    ShellInbox::Contents contents = inbox_.Take();
+    const bool stops = contents.stops;
+    HandleInbox(std::move(contents));
+    HandleTimers();
+    HandleGroupEvents();
+    if (stops) break;
+    PlanNextStep();
+    CheckFatal();
+    Publish();
+    delivery_.Post(&outgoing_);
+  }
+  ShutDown();
+}
+
+absl::Time GroupShell::NextDeadline() const {
+  const absl::Time next = group_.NextDeadline();
+  return scheduler_.has_value() ? std::min(next, scheduler_->NextDeadline()) : next;
+}
+
+void GroupShell::HandleInbox(ShellInbox::Contents contents) {
+  for (ShellInbox::Submission& submission : contents.submissions) {
+    HandleSubmission(std::move(submission));
+  }
+  for (const ShellInbox::Ending& ending : contents.endings) {
+    if (!scheduler_.has_value()) continue;
+    if (ending.is_cancel) {
+      QueueEvents(scheduler_->Cancel(options_.clock(), ending.id, ending.reason));
+    } else {
+      scheduler_->Finish(ending.id);
+      num_finished_ += sinks_.erase(ending.id);
+    }
+  }
+}
+
+void GroupShell::HandleSubmission(ShellInbox::Submission submission) {
+  std::vector<uint64_t> ids;
+  for (const Request& request : submission.sequences) ids.push_back(request.id);
+  const absl::Status status = TrySubmit(std::move(submission.sequences));
+  if (status.ok()) {
+    for (const uint64_t id : ids) sinks_.emplace(id, submission.sink);
+  } else {
+    ++num_rejected_;
+  }
+  outgoing_.push_back({std::move(submission.sink), status});
+}
+
+absl::Status GroupShell::TrySubmit(std::vector<Request> sequences) {
+  if (!scheduler_.has_value() || !group_.accepts_requests()) {
+    return absl::UnavailableError(
+        absl::StrCat("no worker group is ready: ", group_.last_failure().message()));
+  }
+  const absl::Time now = options_.clock();
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const absl::Status status = scheduler_->Submit(now, sequences[i]);
+    if (status.ok()) continue;
+    // All or none.
+    for (size_t j = 0; j < i; ++j) scheduler_->Finish(sequences[j].id);
+    return status;
+  }
+  return absl::OkStatus();
+}
+
+void GroupShell::HandleTimers() {
+  const absl::Time now = options_.clock();
+  if (scheduler_.has_value() && now >= scheduler_->NextDeadline()) {
+    QueueEvents(scheduler_->Expire(now));
+  }
+  if (now >= group_.NextDeadline()) group_events_.push_back(TimerFired{});
+}
+
+void GroupShell::HandleGroupEvents() {
+  while (!group_events_.empty()) {
+    const GroupEvent event = std::move(group_events_.front());
+    group_events_.pop_front();
+    const Group::State before = group_.state();
+    Perform(group_.OnEvent(options_.clock(), event));
+    if (group_.state() == before) continue;
+    if (group_.state() == Group::State::kReady) {
+      LOG(INFO) << "the worker group is ready, epoch " << group_.epoch();
+      if (!scheduler_.has_value() && fatal_.ok()) fatal_ = MakeModelAndScheduler();
+    } else if (before == Group::State::kReady) {
+      LOG(WARNING) << "the worker group is lost: " << group_.last_failure().message();
+    }
+  }
+}
+
+void GroupShell::Perform(const std::vector<GroupAction>& actions) {
+  for (const GroupAction& action : actions) {
+    std::visit([this](const auto& concrete) { Perform(concrete); }, action);
+  }
+}
+
+void GroupShell::Perform(const ProbeRank& action) {
+  links_[action.rank]->Probe(/*wants_description=*/action.rank == 0);
+}
+
+void GroupShell::Perform(const JoinRank& action) {
+  if (rendezvous_epoch_ != action.epoch) {
+    rendezvous_epoch_ = action.epoch;
+    rendezvous_ = absl::StrFormat("shoal-%016x%016x", options_.random(), options_.random());
+  }
+  // Ranks of one stage meet each other.
+  const uint32_t stage = action.rank / options_.group.tensor_parallel_size;
+  links_[action.rank]->Join(action.epoch, absl::StrCat(rendezvous_, "-", stage));
+}
+
+void GroupShell::Perform(const OpenStream& action) {
+  links_[action.rank]->OpenStream(action.epoch);
+}
+
+void GroupShell::Perform(const SendPlan& action) {
+  for (const auto& link : links_) link->Send(plan_bytes_);
+  plan_bytes_.Clear();
+}
+
+void GroupShell::Perform(const AbortRank& action) {
+  links_[action.rank]->Abort(action.epoch, std::string(group_.last_failure().message()));
+}
+
+void GroupShell::Perform(const CommitPlan& action) {
+  const absl::Time now = options_.clock();
+  absl::StatusOr<std::vector<Event>> events = scheduler_->CommitStep(now, action.result);
+  if (!events.ok()) {
+    group_events_.push_back(ResultRefused{events.status()});
+    return;
+  }
+  predictor_.Observe(plan_tokens_, now - plan_sent_);
+  uint64_t num_sampled = 0;
+  for (const RowOutput& output : action.result.outputs) num_sampled += output.token_ids.size();
+  {
+    base::MutexLock lock(&mutex_);
+    ++status_.num_steps;
+    status_.num_prompt_tokens += plan_prompt_tokens_;
+    status_.num_generated_tokens += num_sampled;
+  }
+  QueueEvents(*std::move(events));
+}
+
+void GroupShell::Perform(const ReplayAll& action) {
+  if (scheduler_.has_value()) QueueEvents(scheduler_->Reset(options_.clock()));
+}
+
+void GroupShell::Perform(const FailRequests& action) {
+  LOG(ERROR) << action.status.message();
+  if (scheduler_.has_value()) {
+    QueueEvents(scheduler_->FailAll(options_.clock(), action.status));
+  }
+}
+
+void GroupShell::PlanNextStep() {
+  if (!scheduler_.has_value() || group_.state() != Group::State::kReady ||
+      group_.has_step_in_flight()) {
+    return;
+  }
+  const absl::Time now = options_.clock();
+  const std::optional<StepPlan> plan = scheduler_->PlanStep(now);
+  if (!plan.has_value()) return;
+  plan_tokens_ = 0;
+  plan_prompt_tokens_ = 0;
+  for (const StepRow& row : plan->rows) {
+    plan_tokens_ += row.num_tokens;
+    if (row.source == StepRow::Source::kLog) plan_prompt_tokens_ += row.num_tokens;
+  }
+  ToProto(*plan, {.owner_id = options_.owner_id, .counter = group_.epoch()}, &plan_message_);
+  plan_bytes_ = SerializePlan(plan_message_);
+  plan_sent_ = now;
+  group_events_.push_back(PlanMade{.step = plan->step,
+                                   .state_hash = plan->state_hash,
+                                   .prediction = predictor_.Predict(plan_tokens_)});
+  HandleGroupEvents();
+}
+
+absl::Status GroupShell::MakeModelAndScheduler() {
+  const RankInfo& identity = group_.identity();
+  SchedulerOptions scheduler = options_.scheduler;
+  scheduler.num_blocks = identity.num_blocks;
+  scheduler.block_size = identity.block_size;
+  scheduler.max_batch_tokens = identity.max_batch_tokens;
+  scheduler.max_batch_seqs = identity.max_batch_seqs;
+  const uint64_t pool_tokens = uint64_t{identity.num_blocks} * identity.block_size;
+  scheduler.max_seq_len =
+      static_cast<uint32_t>(std::min<uint64_t>(identity.max_seq_len, pool_tokens));
+  CHECK_NOTNULL(links_[0]->description());
+  absl::StatusOr<std::shared_ptr<const ServedModel>> model =
+      MakeServedModel(*links_[0]->description(), {.name = options_.model_name,
+                                                  .numerics_id = identity.numerics_id,
+                                                  .load_time = options_.clock(),
+                                                  .max_seq_len = scheduler.max_seq_len});
+  if (!model.ok()) return model.status();
+  scheduler_.emplace(scheduler);
+  LOG(INFO) << "serving " << (*model)->name << ": context " << scheduler.max_seq_len << ", "
+            << scheduler.num_blocks << " KV blocks of " << scheduler.block_size
+            << " tokens, batches of " << scheduler.max_batch_seqs << " sequences and "
+            << scheduler.max_batch_tokens << " tokens, numerics " << identity.numerics_id;
+  base::MutexLock lock(&mutex_);
+  model_ = *std::move(model);
+  status_.num_blocks = scheduler.num_blocks;
+  return absl::OkStatus();
+}
+
+void GroupShell::QueueEvents(std::vector<Event> events) {
+  for (Event& event : events) {
+    const auto it = sinks_.find(event.request_id);
+    if (it == sinks_.end()) continue;
+    const bool is_last = event.kind == Event::Kind::kFinished;
+    std::shared_ptr<SequenceSink> sink = is_last ? std::move(it->second) : it->second;
+    outgoing_.push_back({std::move(sink), std::move(event)});
+    if (!is_last) continue;
+    sinks_.erase(it);
+    ++num_finished_;
+  }
+}
+
+// An error at the start that trying again will not cure.
+void GroupShell::CheckFatal() {
+  if (scheduler_.has_value() || !fatal_.ok()) return;
+  for (const auto& link : links_) {
+    if (!link->configuration_error().ok()) fatal_ = link->configuration_error();
+  }
+  // Ranks that do not fit each other.
+  if (group_.last_failure().code() == absl::StatusCode::kFailedPrecondition) {
+    fatal_ = group_.last_failure();
+  }
+}
+
+void GroupShell::Publish() {
+  absl::Status readiness;
+  if (!fatal_.ok()) {
+    readiness = absl::UnavailableError(fatal_.message());
+  } else if (group_.state() != Group::State::kReady) {
+    readiness = absl::UnavailableError(absl::StrCat(
+        "the worker group is not ready: ",
+        group_.last_failure().ok() ? "its ranks are starting" : group_.last_failure().message()));
+  } else if (scheduler_->is_stalled()) {
+    readiness = absl::UnavailableError("requests wait, and no step has finished for a while");
+  }
+  bool has_changed = false;
+  {
+    base::MutexLock lock(&mutex_);
+    status_.epoch = group_.epoch();
+    status_.num_finished = num_finished_;
+    status_.num_rejected = num_rejected_;
+    if (scheduler_.has_value()) status_.scheduler = scheduler_->stats();
+    status_.ranks.resize(links_.size());
+    for (size_t i = 0; i < links_.size(); ++i) status_.ranks[i] = links_[i]->status();
+    has_changed = readiness.ok() != readiness_.ok();
+    readiness_ = readiness;
+    if (readiness.ok() && !was_ready_) was_ready_ = true;
+    start_failure_ = fatal_;
+    if (has_changed || !fatal_.ok()) changed_.SignalAll();
+  }
+  if (has_changed) options_.on_readiness(readiness.ok());
+}
+
+void GroupShell::ShutDown() {
+  if (scheduler_.has_value()) {
+    QueueEvents(scheduler_->FailAll(options_.clock(),
+                                    absl::UnavailableError("the router is shutting down")));
+  }
+  delivery_.Post(&outgoing_);
+  for (const auto& link : links_) link->CancelAll();
+  const auto is_pending = [](const auto& link) { return link->num_pending() > 0; };
+  while (std::any_of(links_.begin(), links_.end(), is_pending)) {
+    loop_.RunFor(absl::InfiniteDuration());
+  }
+  delivery_.Stop();
+  base::MutexLock lock(&mutex_);
+  is_wait_over_ = true;
+  readiness_ = absl::UnavailableError("the router is shutting down");
+  changed_.SignalAll();
+}
+
+}  // namespace shoal::router

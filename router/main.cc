@@ -1,0 +1,255 @@
+// shoal-router: takes the clients' requests and runs them on one group of worker ranks.
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "glog/logging.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "router/group_shell.h"
+#include "router/health.h"
+#include "router/router_server.h"
+#include "router/signal_watcher.h"
+
+namespace shoal::router {
+namespace {
+
+constexpr int kExitUsage = 2;
+constexpr uint32_t kProtocolVersion = 1;
+
+struct Flags {
+  std::vector<std::string> workers;
+  uint32_t tensor_parallel_size = 0;  // 0: as many as workers
+  std::string listen = "127.0.0.1:8500";
+  std::string admin_listen = "127.0.0.1:8501";
+  std::string model_name;
+  uint32_t max_batch_tokens = 512;
+  uint32_t max_batch_seqs = 64;
+  uint32_t max_seq_len = 0;
+  uint32_t max_prefill_chunk = 0;
+  uint32_t max_queued_requests = 256;
+  uint64_t kv_cache_bytes = 0;
+  std::string kv_cache_dtype = "f16";
+  bool no_prefix_cache = false;
+  bool take_over = false;
+  double startup_timeout_s = 600;
+  double recovery_timeout_s = 60;
+  double drain_timeout_s = 30;
+  int parent_pid = 0;
+};
+
+void AddFlags(CLI::App* app, Flags* flags) {
+  app->add_option("--workers", flags->workers,
+                  "addresses of the ranks in rank order: HOST:PORT, unix:PATH, unix-abstract:NAME")
+      ->delimiter(',')
+      ->required()
+      ->envname("SHOAL_WORKERS");
+  app->add_option("--tensor-parallel-size,--tp", flags->tensor_parallel_size,
+                  "ranks that share a model; must equal the number of workers")
+      ->check(CLI::Range(1, 8))
+      ->envname("SHOAL_TENSOR_PARALLEL_SIZE");
+  app->add_option("--listen", flags->listen, "address for clients; port 0 takes any")
+      ->envname("SHOAL_LISTEN")
+      ->capture_default_str();
+  app->add_option("--admin-listen", flags->admin_listen, "address for operators")
+      ->envname("SHOAL_ADMIN_LISTEN")
+      ->capture_default_str();
+  app->add_option("--model-name", flags->model_name, "name for clients; default: the model's own")
+      ->envname("SHOAL_MODEL_NAME");
+  app->add_option("--max-batch-tokens", flags->max_batch_tokens, "tokens of one step")
+      ->check(CLI::Range(1, 65536))
+      ->envname("SHOAL_MAX_BATCH_TOKENS")
+      ->capture_default_str();
+  app->add_option("--max-batch-seqs", flags->max_batch_seqs, "sequences of one step")
+      ->check(CLI::Range(1, 4096))
+      ->envname("SHOAL_MAX_BATCH_SEQS")
+      ->capture_default_str();
+  app->add_option("--max-seq-len", flags->max_seq_len,
+                  "tokens of prompt and output; 0: the model's context")
+      ->envname("SHOAL_MAX_SEQ_LEN")
+      ->capture_default_str();
+  app->add_option("--max-prefill-chunk", flags->max_prefill_chunk,
+                  "tokens of one prompt in one step; 0: max-batch-tokens")
+      ->envname("SHOAL_MAX_PREFILL_CHUNK")
+      ->capture_default_str();
+  app->add_option("--max-queued-requests", flags->max_queued_requests,
+                  "sequences that may wait; more are refused")
+      ->check(CLI::Range(0, 1 << 20))
+      ->envname("SHOAL_MAX_QUEUED_REQUESTS")
+      ->capture_default_str();
+  app->add_option("--kv-cache-bytes", flags->kv_cache_bytes, "of each rank; 0: what fits")
+      ->envname("SHOAL_KV_CACHE_BYTES")
+      ->capture_default_str();
+  app->add_option("--kv-cache-dtype", flags->kv_cache_dtype, "f16 or f32")
+      ->check(CLI::IsMember({"f16", "f32"}))
+      ->envname("SHOAL_KV_CACHE_DTYPE")
+      ->capture_default_str();
+  app->add_flag("--no-prefix-cache", flags->no_prefix_cache, "compute every prompt anew")
+      ->envname("SHOAL_NO_PREFIX_CACHE");
+  app->add_flag("--take-over", flags->take_over, "take ranks that another router is using");
+  app->add_option("--startup-timeout", flags->startup_timeout_s,
+                  "seconds until the ranks are ready")
+      ->check(CLI::Range(0.001, 1e6))
+      ->envname("SHOAL_STARTUP_TIMEOUT")
+      ->capture_default_str();
+  app->add_option("--recovery-timeout", flags->recovery_timeout_s,
+                  "seconds that streams wait for a lost rank")
+      ->check(CLI::Range(0.001, 1e6))
+      ->envname("SHOAL_RECOVERY_TIMEOUT")
+      ->capture_default_str();
+  app->add_option("--drain-timeout", flags->drain_timeout_s,
+                  "seconds that requests have to finish after SIGTERM")
+      ->check(CLI::Range(0.0, 1e6))
+      ->envname("SHOAL_DRAIN_TIMEOUT")
+      ->capture_default_str();
+  app->add_option("--parent-pid", flags->parent_pid,
+                  "drain and exit when this process, our parent, dies");
+}
+
+// What CLI11's checks of single flags cannot see. Empty if all is well.
+std::string FindContradiction(const Flags& flags) {
+  for (const std::string& worker : flags.workers) {
+    if (worker.empty()) return "--workers has an empty address";
+  }
+  if (flags.listen.empty() || flags.admin_listen.empty()) {
+    return "--listen and --admin-listen must not be empty";
+  }
+  if (flags.tensor_parallel_size != 0 && flags.tensor_parallel_size != flags.workers.size()) {
+    return absl::StrCat("--tensor-parallel-size is ", flags.tensor_parallel_size,
+                        ", but --workers names ", flags.workers.size(), " ranks");
+  }
+  if (flags.workers.size() > 8) {
+    return absl::StrCat("--workers names ", flags.workers.size(),
+                        " ranks, at most 8 work together");
+  }
+  if (flags.max_batch_seqs > flags.max_batch_tokens) {
+    return absl::StrCat("--max-batch-seqs ", flags.max_batch_seqs,
+                        " is more than --max-batch-tokens ", flags.max_batch_tokens,
+                        ": every sequence takes a token of a step");
+  }
+  return "";
+}
+
+uint64_t RandomBits() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+// The date at the start, moved on by the steady clock: a clock that is set while streams run would
+// make deadlines pass, or never come.
+std::function<absl::Time()> MakeClock() {
+  const absl::Time start = absl::Now();
+  const auto steady_start = std::chrono::steady_clock::now();
+  return [start, steady_start] {
+    return start + absl::FromChrono(std::chrono::steady_clock::now() - steady_start);
+  };
+}
+
+GroupShellOptions MakeShellOptions(const Flags& flags, std::function<absl::Time()> clock,
+                                   Health* health) {
+  GroupShellOptions options;
+  options.addresses = flags.workers;
+  options.group.tensor_parallel_size = static_cast<uint32_t>(flags.workers.size());
+  options.group.version = SHOAL_VERSION;
+  options.group.protocol_version = kProtocolVersion;
+  options.group.recovery_timeout = absl::Seconds(flags.recovery_timeout_s);
+  options.scheduler.max_prefill_chunk = flags.max_prefill_chunk;
+  options.scheduler.max_queued_requests = flags.max_queued_requests;
+  options.scheduler.enable_prefix_cache = !flags.no_prefix_cache;
+  options.load.set_tensor_parallel_size(options.group.tensor_parallel_size);
+  options.load.set_pipeline_parallel_size(options.group.pipeline_parallel_size);
+  options.load.set_kv_cache_bytes(flags.kv_cache_bytes);
+  options.load.set_kv_cache_dtype(flags.kv_cache_dtype);
+  options.load.set_max_batch_tokens(flags.max_batch_tokens);
+  options.load.set_max_batch_seqs(flags.max_batch_seqs);
+  options.load.set_max_seq_len(flags.max_seq_len);
+  options.model_name = flags.model_name;
+  options.owner_id = absl::StrFormat("router-%d-%016x", getpid(), RandomBits());
+  options.take_over = flags.take_over;
+  options.clock = std::move(clock);
+  options.random = RandomBits;
+  options.on_readiness = [health](bool is_ready) { health->SetEngineReady(is_ready); };
+  return options;
+}
+
+// When the parent dies, SIGTERM comes. False if it is dead already.
+bool FollowParent(int parent_pid) {
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  return getppid() == parent_pid;
+}
+
+int Fail(const absl::Status& status) {
+  LOG(ERROR) << status.message();
+  std::cerr << "error: " << status.message() << "\n";
+  return 1;
+}
+
+int Serve(const Flags& flags) {
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  const std::function<absl::Time()> clock = MakeClock();
+  Health health;
+  GroupShell shell(MakeShellOptions(flags, clock, &health));
+  RouterServer::Options options;
+  options.listen = flags.listen;
+  options.admin_listen = flags.admin_listen;
+  options.version = SHOAL_VERSION;
+  // Listens from now on, so that probes and operators can watch the model load.
+  auto server = RouterServer::Start(options, &shell, &health, clock, RandomBits);
+  if (!server.ok()) return Fail(server.status());
+  SignalWatcher watcher([&] {
+    (*server)->StartDraining("the router was told to stop");
+    shell.AbandonWait();
+  });
+
+  const absl::Status started = shell.WaitUntilReady(absl::Seconds(flags.startup_timeout_s));
+  if (started.ok()) {
+    std::printf("READY listen=%s admin=%s\n", (*server)->address().c_str(),
+                (*server)->admin_address().c_str());
+    std::fflush(stdout);
+    watcher.Wait();
+    (*server)->FinishDraining(absl::Seconds(flags.drain_timeout_s));
+  }
+  (*server)->Stop();
+  shell.Stop();
+  if (!started.ok() && !absl::IsCancelled(started)) return Fail(started);
+  LOG(INFO) << "stopped";
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("Routes requests to the ranks of a worker group.", "shoal-router");
+  app.set_version_flag("--version", SHOAL_VERSION);
+  AddFlags(&app, &flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  if (const std::string message = FindContradiction(flags); !message.empty()) {
+    std::cerr << "error: " << message << "\n";
+    return kExitUsage;
+  }
+  SignalWatcher::Block();
+  if (flags.parent_pid != 0 && !FollowParent(flags.parent_pid)) return 1;
+  FLAGS_logtostderr = true;
+  google::InitGoogleLogging(argv[0]);
+  return Serve(flags);
+}
+
+}  // namespace
+}  // namespace shoal::router
+
+int main(int argc, char** argv) { return shoal::router::Main(argc, argv); }

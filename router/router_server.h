@@ -1,0 +1,73 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "grpcpp/server.h"
+#include "router/admin_service.h"
+#include "router/frontend.h"
+#include "router/generate_call.h"
+#include "router/health.h"
+#include "router/inference_service.h"
+#include "router/running_requests.h"
+
+namespace shoal::router {
+
+// The listeners of one router: clients on one, operators on the other. Both answer health checks,
+// and reflection where the program linked it and initialised its plugin.
+class RouterServer {
+ public:
+  struct Options {
+    std::string listen = "127.0.0.1:0";        // HOST:PORT (0: any free) or unix:PATH
+    std::string admin_listen = "127.0.0.1:0";  // likewise
+    std::string version;
+    Frontend::Limits limits;
+    RequestStream::Options stream;
+  };
+
+  // Serves from now on; requests are UNAVAILABLE while `engine` has no model. Errors: an address
+  // that cannot be listened on. `engine` and `health` outlive the server, `health` shows its state.
+  static absl::StatusOr<std::unique_ptr<RouterServer>> Start(Options options, Engine* engine,
+                                                             Health* health,
+                                                             std::function<absl::Time()> clock,
+                                                             Frontend::RandomSource random);
+  // Stops, if Stop was not called.
+  ~RouterServer();
+
+  // Refuses new requests from now on, with UNAVAILABLE and pushback. Any thread; does not wait.
+  void StartDraining(absl::string_view reason);
+
+  // Waits until every request has ended, or ends the rest with UNAVAILABLE after `timeout`
+  // (finite). Returns whether all ended by themselves.
+  bool FinishDraining(absl::Duration timeout);
+
+  // Closes the listeners; calls that are open a second later are cancelled. Returns when the last
+  // handler is done.
+  void Stop();
+
+  // With the real ports.
+  const std::string& address() const { return address_; }
+  const std::string& admin_address() const { return admin_address_; }
+  RunningRequests* requests() { return &requests_; }
+
+ private:
+  RouterServer(const Options& options, Engine* engine, Health* health,
+               std::function<absl::Time()> clock, Frontend::RandomSource random);
+  absl::Status Listen(const Options& options);
+
+  Health* const health_;
+  const Frontend frontend_;
+  RunningRequests requests_;
+  InferenceService inference_;
+  AdminService admin_;
+  std::string address_;
+  std::string admin_address_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<grpc::Server> admin_server_;
+};
+
+}  // namespace shoal::router
