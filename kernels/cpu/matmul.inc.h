@@ -35,6 +35,17 @@ struct Panel {
   const float* x;
 };
 
+// Asks for the kBytes that lie kPrefetchAhead further on, across the end of the tile too (tiles
+// follow each other). In assembly, as GCC takes a function that only prefetches for one without
+// effect.
+inline constexpr int kPrefetchAhead = 4096;
+template <int kBytes>
+__attribute__((always_inline)) inline void Prefetch(const uint8_t* p) {
+  Unroll<(kBytes + 63) / 64>([&](auto i) SHOAL_INLINE {
+    asm volatile("prefetcht0 %0" : : "m"(p[kPrefetchAhead + 64 * i()]));
+  });
+}
+
 template <Scale kScale>
 inline DotVec LoadScale(const uint8_t* d, int lane, int half) {
   if constexpr (kScale == Scale::kF16) {
@@ -53,33 +64,49 @@ inline DotVec LoadOffset(const uint8_t* m, int lane) {
   }
 }
 
+// acc[r] = fma(d * scale, dot product over column groups [kFirst, kLast), acc[r]) for kCount rows
+// from row kRow of the block on, at `at` in the panel's arrays. Their dot products go side by side,
+// as each one is a chain of dependent instructions.
+template <int kFirst, int kLast, int kRow, int kCount>
+__attribute__((always_inline)) inline void AddDots(const Weights& w, DotVec d, const int8_t* q,
+                                                   const int32_t* start, const float* scale,
+                                                   DotVec* acc) {
+  DotVec dots[kCount];
+  DotRows<kFirst, kLast, kCount>(w, q + kRow * 32, start + kRow, dots);
+  Unroll<kCount>([&](auto i) SHOAL_INLINE {
+    constexpr int kAt = kRow + i();
+    acc[kAt] = FmaDot(MulDot(d, SetDot(scale[kAt])), dots[i()], acc[kAt]);
+  });
+}
+
 // One decoded block against the panel's rows, in the order of MatMulArgs.
 template <class Format, int kRows>
 __attribute__((always_inline)) inline void BlockTimesRows(const Weights& w, const uint8_t* d,
                                                           const uint8_t* m, int lane,
                                                           const Panel& panel, int64_t block,
                                                           DotVec* acc) {
+  constexpr int kGroups = (kRows + kSideBySide - 1) / kSideBySide;
   const int8_t* q = panel.q + block * panel.q_stride;
   const int64_t at = block * kRows;
+  const float* scale = panel.scale + at;
   const DotVec d0 = LoadScale<Format::kScale>(d, lane, 0);
-  Unroll<kRows>([&](auto r) SHOAL_INLINE {
-    const DotVec scale = SetDot(panel.scale[at + r()]);
-    const int32_t start = panel.start[0][at + r()];
+  Unroll<kGroups>([&](auto group) SHOAL_INLINE {
+    constexpr int kRow = group() * kSideBySide;
+    constexpr int kCount = kRows - kRow < kSideBySide ? kRows - kRow : kSideBySide;
     if constexpr (Format::kScale == Scale::kF32x2) {
       const DotVec d1 = LoadScale<Format::kScale>(d, lane, 1);
-      const DotVec dot0 = DotBlock<0, 4>(w, q + r() * 32, start);
-      acc[r()] = FmaDot(MulDot(d0, scale), dot0, acc[r()]);
-      const DotVec dot1 = DotBlock<4, 8>(w, q + r() * 32, panel.start[1][at + r()]);
-      acc[r()] = FmaDot(MulDot(d1, scale), dot1, acc[r()]);
+      AddDots<0, 4, kRow, kCount>(w, d0, q, panel.start[0] + at, scale, acc);
+      AddDots<4, 8, kRow, kCount>(w, d1, q, panel.start[1] + at, scale, acc);
     } else {
-      const DotVec dot = DotBlock<0, 8>(w, q + r() * 32, start);
-      acc[r()] = FmaDot(MulDot(d0, scale), dot, acc[r()]);
-    }
-    if constexpr (Format::kOffset != Offset::kNone) {
-      const DotVec offset = LoadOffset<Format::kOffset>(m, lane);
-      acc[r()] = FmaDot(offset, SetDot(panel.scaled_sum[at + r()]), acc[r()]);
+      AddDots<0, 8, kRow, kCount>(w, d0, q, panel.start[0] + at, scale, acc);
     }
   });
+  if constexpr (Format::kOffset != Offset::kNone) {
+    const DotVec offset = LoadOffset<Format::kOffset>(m, lane);
+    Unroll<kRows>([&](auto r) SHOAL_INLINE {
+      acc[r()] = FmaDot(offset, SetDot(panel.scaled_sum[at + r()]), acc[r()]);
+    });
+  }
 }
 
 // Blocks [begin, end) of kTiles tiles from `tile` on: out [kTiles][kRows][16].
@@ -166,11 +193,12 @@ struct LeafKernels {
   LeafFunction one[kMaxPanelRows + 1];   // one tile a call
   LeafFunction many[kMaxPanelRows + 1];  // TilesAtOnce(rows) tiles a call
 };
+static_assert(kMaxFloatPanelRows <= kMaxPanelRows);
 
 template <bool kFloat>
 constexpr int TilesAtOnce(int rows) {
   if (kFloat) {
-    return rows == 1 ? kFloatTiles : rows <= kTwoTileFloatRows ? 2 : 1;
+    return rows == 1 ? kFloatTiles : kFloatTiles > 1 ? 2 : 1;
   }
   return rows == 1 ? kFewRowTiles : rows <= 4 ? (kFewRowTiles + 1) / 2 : 1;
 }
@@ -192,7 +220,8 @@ constexpr LeafKernels KernelsOver(std::integer_sequence<int, kIndices...>) {
 
 template <class Format, bool kFloat>
 constexpr LeafKernels KernelsOf() {
-  return KernelsOver<Format, kFloat>(std::make_integer_sequence<int, kMaxPanelRows>{});
+  constexpr int kRows = kFloat ? kMaxFloatPanelRows : kMaxPanelRows;
+  return KernelsOver<Format, kFloat>(std::make_integer_sequence<int, kRows>{});
 }
 
 // Indexed by WeightKind.
@@ -219,7 +248,8 @@ inline bool IsFloat(const cpu::CpuWeight& weight) { return weight.kind >= cpu::W
 struct Chunk {
   int64_t row_begin = 0;
   int64_t rows = 0;
-  int64_t num_panels = 0;
+  int64_t num_quant_panels = 0;
+  int64_t num_float_panels = 0;
   int8_t* q = nullptr;
   float* scale = nullptr;
   int32_t* start[2] = {};
@@ -231,16 +261,24 @@ struct Chunk {
   int32_t zero = 0;
   bool has_start = false;
   bool halves = false;
-
-  int64_t PanelBegin(int64_t panel) const { return rows * panel / num_panels; }
 };
+
+// The panels of a chunk, for quantised or for float weights.
+struct Panels {
+  int64_t rows;
+  int64_t count;
+  int64_t Begin(int64_t panel) const { return rows * panel / count; }
+};
+inline Panels QuantPanels(const Chunk& chunk) { return {chunk.rows, chunk.num_quant_panels}; }
+inline Panels FloatPanels(const Chunk& chunk) { return {chunk.rows, chunk.num_float_panels}; }
 
 // Lays out scale, scale * sum, and q when the chunk has more than one row.
 inline void LayOutQuantized(const QuantizedRows& in, Chunk* chunk) {
   const int64_t num_blocks = in.width / 32;
-  for (int64_t panel = 0; panel < chunk->num_panels; ++panel) {
-    const int64_t begin = chunk->PanelBegin(panel);
-    const int64_t rows = chunk->PanelBegin(panel + 1) - begin;
+  const Panels panels = QuantPanels(*chunk);
+  for (int64_t panel = 0; panel < panels.count; ++panel) {
+    const int64_t begin = panels.Begin(panel);
+    const int64_t rows = panels.Begin(panel + 1) - begin;
     for (int64_t block = 0; block < num_blocks; ++block) {
       const int64_t from = block * in.rows + chunk->row_begin + begin;
       const int64_t to = begin * num_blocks + block * rows;
@@ -257,9 +295,10 @@ inline void LayOutQuantized(const QuantizedRows& in, Chunk* chunk) {
 // Lays out -zero * sum of each block, or of each half block.
 inline void LayOutStarts(const QuantizedRows& in, int32_t zero, bool halves, Chunk* chunk) {
   const int64_t num_blocks = in.width / 32;
-  for (int64_t panel = 0; panel < chunk->num_panels; ++panel) {
-    const int64_t begin = chunk->PanelBegin(panel);
-    const int64_t rows = chunk->PanelBegin(panel + 1) - begin;
+  const Panels panels = QuantPanels(*chunk);
+  for (int64_t panel = 0; panel < panels.count; ++panel) {
+    const int64_t begin = panels.Begin(panel);
+    const int64_t rows = panels.Begin(panel + 1) - begin;
     for (int64_t block = 0; block < num_blocks; ++block) {
       const int64_t from = block * in.rows + chunk->row_begin + begin;
       const int64_t to = begin * num_blocks + block * rows;
@@ -283,9 +322,10 @@ inline void LayOutStarts(const QuantizedRows& in, int32_t zero, bool halves, Chu
 }
 
 inline void LayOutFloat(const MatMulArgs& args, int64_t cols, Chunk* chunk) {
-  for (int64_t panel = 0; panel < chunk->num_panels; ++panel) {
-    const int64_t begin = chunk->PanelBegin(panel);
-    const int64_t rows = chunk->PanelBegin(panel + 1) - begin;
+  const Panels panels = FloatPanels(*chunk);
+  for (int64_t panel = 0; panel < panels.count; ++panel) {
+    const int64_t begin = panels.Begin(panel);
+    const int64_t rows = panels.Begin(panel + 1) - begin;
     const float* x = args.x + (chunk->row_begin + begin) * args.x_stride;
     float* to = chunk->x + begin * cols;
     for (int64_t r = 0; r < rows; ++r) {
@@ -319,7 +359,8 @@ inline Chunk NewChunk(const MatMulArgs& args, int64_t cols, int64_t row_begin, i
   Chunk chunk;
   chunk.row_begin = row_begin;
   chunk.rows = rows;
-  chunk.num_panels = (rows + kMaxPanelRows - 1) / kMaxPanelRows;
+  chunk.num_quant_panels = (rows + kMaxPanelRows - 1) / kMaxPanelRows;
+  chunk.num_float_panels = (rows + kMaxFloatPanelRows - 1) / kMaxFloatPanelRows;
   const int64_t values = cpu::kChunkRows * ((cols + 31) / 32);
   uint8_t* at = scratch.data;
   chunk.scale = reinterpret_cast<float*>(at);
@@ -331,9 +372,8 @@ inline Chunk NewChunk(const MatMulArgs& args, int64_t cols, int64_t row_begin, i
   return chunk;
 }
 
-inline Panel PanelOf(const Chunk& chunk, int64_t panel, int64_t cols) {
-  const int64_t begin = chunk.PanelBegin(panel);
-  const int64_t rows = chunk.PanelBegin(panel + 1) - begin;
+// The operands of `rows` rows from row `begin` of the chunk on.
+inline Panel PanelOf(const Chunk& chunk, int64_t begin, int64_t rows, int64_t cols) {
   const int64_t at = begin * (cols / 32);
   Panel result = {};
   result.q = chunk.q + at * 32;
@@ -412,16 +452,17 @@ inline void SegmentTimesChunk(const MatMulArgs& args, const cpu::CpuWeight& weig
                               int64_t first_column, int64_t begin, int64_t end,
                               const Chunk& chunk) {
   const LeafKernels& kernels = kLeafKernels[static_cast<int>(weight.kind)];
-  const int64_t panel_rows = chunk.PanelBegin(1);  // panels differ by one row at most
+  const Panels panels = IsFloat(weight) ? FloatPanels(chunk) : QuantPanels(chunk);
+  const int64_t panel_rows = panels.Begin(1);  // panels differ by one row at most
   const int64_t at_once =
       IsFloat(weight) ? TilesAtOnce<true>(panel_rows) : TilesAtOnce<false>(panel_rows);
   for (int64_t tile = begin; tile < end;) {
     const int64_t tiles = end - tile < at_once ? 1 : at_once;
     const uint8_t* data = weight.data + tile * weight.tile_bytes;
-    for (int64_t p = 0; p < chunk.num_panels; ++p) {
-      const int64_t panel_begin = chunk.PanelBegin(p);
-      const int64_t rows = chunk.PanelBegin(p + 1) - panel_begin;
-      const Panel panel = PanelOf(chunk, p, weight.cols);
+    for (int64_t p = 0; p < panels.count; ++p) {
+      const int64_t panel_begin = panels.Begin(p);
+      const int64_t rows = panels.Begin(p + 1) - panel_begin;
+      const Panel panel = PanelOf(chunk, panel_begin, rows, weight.cols);
       Output to = {&args, chunk.row_begin + panel_begin, rows, first_column + tile * 16,
                    weight.rows - tile * 16};
       const int64_t own = IsFloat(weight) ? TilesAtOnce<true>(rows) : TilesAtOnce<false>(rows);

@@ -3,9 +3,10 @@
 using DotVec = __m256;
 inline constexpr int kDotLanes = 8;
 inline constexpr int kMaxPanelRows = 4;
+inline constexpr int kMaxFloatPanelRows = 4;
 inline constexpr int kFewRowTiles = 2;
 inline constexpr int kFloatTiles = 4;
-inline constexpr int kTwoTileFloatRows = 4;
+inline constexpr int kSideBySide = 1;
 inline constexpr int kMaxTileRows = 8;
 
 inline DotVec SetDot(float x) { return _mm256_set1_ps(x); }
@@ -78,10 +79,8 @@ inline DotVec DotBlock(const Weights& w, const int8_t* a, int32_t start) {
   return _mm256_cvtepi32_ps(_mm256_add_epi32(sum, tops));
 }
 
-template <int kBytes>
-inline void Prefetch(const uint8_t* p) {
-  constexpr int kAhead = 4096;
-  Unroll<(kBytes + 63) / 64>([&](auto i) SHOAL_INLINE {
-    _mm_prefetch(reinterpret_cast<const char*>(p) + kAhead + 64 * i(), _MM_HINT_T0);
-  });
+template <int kFirst, int kLast, int kCount>
+inline void DotRows(const Weights& w, const int8_t* q, const int32_t* start, DotVec* dots) {
+  static_assert(kCount == 1);
+  dots[0] = DotBlock<kFirst, kLast>(w, q, start[0]);
 }

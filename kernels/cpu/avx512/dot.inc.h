@@ -3,9 +3,10 @@
 using DotVec = __m512;
 inline constexpr int kDotLanes = 16;
 inline constexpr int kMaxPanelRows = 16;
+inline constexpr int kMaxFloatPanelRows = 12;
 inline constexpr int kFewRowTiles = 4;  // tiles at once for one row; half as many for 2 to 4
 inline constexpr int kFloatTiles = 8;   // tiles at once for one row of a float weight
-inline constexpr int kTwoTileFloatRows = 12;
+inline constexpr int kSideBySide = 8;
 inline constexpr int kMaxTileRows = 24;  // most tiles x rows of a call
 
 inline DotVec SetDot(float x) { return _mm512_set1_ps(x); }
@@ -36,26 +37,17 @@ inline void DecodeBytes(const uint8_t* q, Weights* w) {
   Unroll<8>([&](auto g) SHOAL_INLINE { w->group[g()] = _mm512_load_si512(q + 64 * g()); });
 }
 
-template <int kFirst, int kLast>
-inline DotVec DotBlock(const Weights& w, const int8_t* a, int32_t start) {
-  __m512i sum = _mm512_set1_epi32(start);
+template <int kFirst, int kLast, int kCount>
+__attribute__((always_inline)) inline void DotRows(const Weights& w, const int8_t* q,
+                                                   const int32_t* start, DotVec* dots) {
+  __m512i sums[kCount];
+  Unroll<kCount>([&](auto i) SHOAL_INLINE { sums[i()] = _mm512_set1_epi32(start[i()]); });
   Unroll<kLast - kFirst>([&](auto g) SHOAL_INLINE {
-    int32_t four;
-    memcpy(&four, a + 4 * (kFirst + g()), 4);
-    sum = _mm512_dpbusd_epi32(sum, w.group[kFirst + g()], _mm512_set1_epi32(four));
-  });
-  return _mm512_cvtepi32_ps(sum);
-}
-
-// Asks for the memory some blocks ahead, across the end of the tile too (tiles follow each other).
-template <int kBytes>
-inline void Prefetch(const uint8_t* p) {
-  constexpr int kAhead = 4096;
-  if constexpr (kBytes < 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(p) + kAhead, _MM_HINT_T0);
-  } else {
-    Unroll<kBytes / 64>([&](auto i) SHOAL_INLINE {
-      _mm_prefetch(reinterpret_cast<const char*>(p) + kAhead + 64 * i(), _MM_HINT_T0);
+    Unroll<kCount>([&](auto i) SHOAL_INLINE {
+      int32_t four;
+      memcpy(&four, q + i() * 32 + 4 * (kFirst + g()), 4);
+      sums[i()] = _mm512_dpbusd_epi32(sums[i()], w.group[kFirst + g()], _mm512_set1_epi32(four));
     });
-  }
+  });
+  Unroll<kCount>([&](auto i) SHOAL_INLINE { dots[i()] = _mm512_cvtepi32_ps(sums[i()]); });
 }

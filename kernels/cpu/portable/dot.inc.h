@@ -3,9 +3,10 @@
 using DotVec = Vec;
 inline constexpr int kDotLanes = 16;
 inline constexpr int kMaxPanelRows = 4;
+inline constexpr int kMaxFloatPanelRows = 4;
 inline constexpr int kFewRowTiles = 1;
 inline constexpr int kFloatTiles = 1;
-inline constexpr int kTwoTileFloatRows = 0;
+inline constexpr int kSideBySide = 1;
 inline constexpr int kMaxTileRows = 4;
 
 inline DotVec SetDot(float x) { return Set1(x); }
@@ -48,5 +49,8 @@ inline DotVec DotBlock(const Weights& w, const int8_t* a, int32_t start) {
   return Map([&](int i) { return static_cast<float>(sum[i]); });
 }
 
-template <int kBytes>
-inline void Prefetch(const uint8_t*) {}
+template <int kFirst, int kLast, int kCount>
+inline void DotRows(const Weights& w, const int8_t* q, const int32_t* start, DotVec* dots) {
+  static_assert(kCount == 1);
+  dots[0] = DotBlock<kFirst, kLast>(w, q, start[0]);
+}
