@@ -4,9 +4,10 @@ namespace shoal::graph {
 namespace {
 
 ValueId Attention(Builder& b, ValueId x) {
-  const auto [q, k, v] = b.ProjectQkv(x);
-  const ValueId attended =
-      b.CausalAttention(b.Rope(q, b.config().num_heads), b.Rope(k, b.config().num_kv_heads), v);
+  auto [q, k, v] = b.ProjectQkv(x);
+  q = b.Rope(q, b.config().num_heads);
+  k = b.Rope(k, b.config().num_kv_heads);
+  const ValueId attended = b.CausalAttention(q, k, v);
   return b.MatMul(attended, Role::kAttentionOut, "attn_output.weight");
 }
 

@@ -6,10 +6,10 @@ namespace {
 ValueId Attention(Builder& b, ValueId x) {
   const int64_t heads = b.config().num_heads;
   const int64_t kv_heads = b.config().num_kv_heads;
-  const auto [q, k, v] = b.ProjectQkv(x);
-  const ValueId attended =
-      b.CausalAttention(b.Rope(b.HeadNorm(q, "attn_q_norm.weight", heads), heads),
-                        b.Rope(b.HeadNorm(k, "attn_k_norm.weight", kv_heads), kv_heads), v);
+  auto [q, k, v] = b.ProjectQkv(x);
+  q = b.Rope(b.HeadNorm(q, "attn_q_norm.weight", heads), heads);
+  k = b.Rope(b.HeadNorm(k, "attn_k_norm.weight", kv_heads), kv_heads);
+  const ValueId attended = b.CausalAttention(q, k, v);
   return b.MatMul(attended, Role::kAttentionOut, "attn_output.weight");
 }
 

@@ -15,7 +15,8 @@ namespace shoal::graph {
 Graph BuildGraph(const model::ModelConfig& config, const model::Weights& weights);
 
 // The vocabulary in which architectures are written down. Every function appends one node and
-// returns its value. Tensors inside a layer are named without their prefix: "attn_q.weight".
+// returns its value; write one call a statement where the order of nodes matters (arguments are
+// evaluated in any order). Tensors inside a layer are named without their prefix: "attn_q.weight".
 class Builder {
  public:
   Builder(const model::ModelConfig& config, const model::Weights& weights);

@@ -56,7 +56,8 @@ std::string ShardText(const ShardInfo& shard) {
 }
 
 std::string DotQuoted(const std::string& text) {
-  return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}}), "\"");
+  return absl::StrCat(
+      "\"", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}}), "\"");
 }
 
 // What a node looks like in a drawing: the op, then its details.

@@ -1,0 +1,138 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "parallel/local_transport.h"
+#include "tests/worker_engine/tiny_model.h"
+#include "worker/engine/rank_model.h"
+
+// Counts the allocations of this program, of all its threads.
+namespace {
+std::atomic<int64_t> num_allocations{0};
+
+void* CountedAllocate(size_t bytes, size_t alignment) {
+  num_allocations.fetch_add(1, std::memory_order_relaxed);
+  void* memory = std::aligned_alloc(alignment, (bytes + alignment) / alignment * alignment);
+  if (memory == nullptr) {
+    std::abort();
+  }
+  return memory;
+}
+}  // namespace
+
+void* operator new(size_t bytes) { return CountedAllocate(bytes, alignof(std::max_align_t)); }
+void* operator new(size_t bytes, std::align_val_t alignment) {
+  return CountedAllocate(bytes, static_cast<size_t>(alignment));
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace shoal::worker {
+namespace {
+
+std::unique_ptr<RankModel> LoadShard(const model::GgufFile& file, int tp, int shard) {
+  auto backend = kernels::NewCpuBackend({.threads = 2, .cpus = {}, .isa = {}});
+  EXPECT_TRUE(backend.ok()) << backend.status();
+  auto model = RankModel::Load(file,
+                               {.tp = tp,
+                                .shard = shard,
+                                .max_batch_tokens = 32,
+                                .max_batch_seqs = 4,
+                                .max_seq_len = 64,
+                                .available_bytes = 0},
+                               *std::move(backend), nullptr);
+  EXPECT_TRUE(model.ok()) << model.status();
+  return *std::move(model);
+}
+
+// Two sequences of eight tokens, then one token for each.
+class TwoSteps {
+ public:
+  void Run(RankModel& model, parallel::Transport* transport) {
+    StepInput input{.tokens = tokens_,
+                    .layout = {.rows = 16,
+                               .num_seqs = 2,
+                               .seq_row_begin = prompt_begin_,
+                               .positions = positions_.data(),
+                               .block_tables = tables_},
+                    .output_rows = outputs_};
+    ok_ = model.executor().Run(input, model.kv_store(), transport).ok();
+    input.tokens = absl::MakeConstSpan(tokens_).first(2);
+    input.layout.rows = 2;
+    input.layout.seq_row_begin = decode_begin_;
+    input.layout.positions = decode_positions_;
+    input.output_rows = decode_outputs_;
+    ok_ = ok_ && model.executor().Run(input, model.kv_store(), transport).ok();
+  }
+
+  bool ok() const { return ok_; }
+
+ private:
+  const std::vector<int32_t> tokens_ = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+  const std::vector<int32_t> positions_ = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7};
+  const std::vector<int32_t> outputs_ = {7, 15};
+  const int32_t prompt_begin_[3] = {0, 8, 16};
+  const int32_t decode_begin_[3] = {0, 1, 2};
+  const int32_t decode_positions_[2] = {8, 8};
+  const std::vector<int32_t> decode_outputs_ = {0, 1};
+  const int32_t blocks_[2] = {0, 1};
+  const int32_t* const tables_[2] = {blocks_, blocks_ + 1};
+  bool ok_ = false;
+};
+
+TEST(ExecutorAllocationTest, TheCounterCounts) {
+  const int64_t before = num_allocations.load();
+  delete new int;
+  EXPECT_EQ(num_allocations.load(), before + 1);
+}
+
+TEST(ExecutorAllocationTest, AStepAllocatesNothing) {
+  for (const char* architecture : {"llama", "qwen3"}) {
+    for (const kernels::DType type : {kernels::DType::kF32, kernels::DType::kQ4_1}) {
+      const auto file = MakeTinyFile({.architecture = architecture, .matrix_type = type});
+      const auto model = LoadShard(*file, 1, 0);
+      TwoSteps steps;
+      const int64_t before = num_allocations.load();
+      steps.Run(*model, nullptr);
+      EXPECT_EQ(num_allocations.load(), before) << architecture;
+      EXPECT_TRUE(steps.ok());
+    }
+  }
+}
+
+TEST(ExecutorAllocationTest, ACollectiveStepAllocatesNothing) {
+  const auto file = MakeTinyFile({});
+  const auto transports =
+      parallel::NewLocalTransports({.size = 2, .op_timeout = absl::Seconds(60)});
+  ASSERT_TRUE(transports.ok()) << transports.status();
+  std::unique_ptr<RankModel> models[] = {LoadShard(*file, 2, 0), LoadShard(*file, 2, 1)};
+  TwoSteps steps[2];
+  std::atomic<int> done{0};
+  int64_t after = -1;  // written by the thread that ends last
+  const auto run = [&](int shard) {
+    // Counting begins when both threads exist.
+    EXPECT_TRUE((*transports)[shard]->Barrier().ok());
+    num_allocations.store(0);
+    EXPECT_TRUE((*transports)[shard]->Barrier().ok());
+    steps[shard].Run(*models[shard], (*transports)[shard].get());
+    if (done.fetch_add(1) == 1) {
+      after = num_allocations.load();
+    }
+  };
+  std::thread peer(run, 1);
+  run(0);
+  peer.join();
+  EXPECT_EQ(after, 0);
+  EXPECT_TRUE(steps[0].ok() && steps[1].ok());
+}
+
+}  // namespace
+}  // namespace shoal::worker
