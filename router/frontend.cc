@@ -13,8 +13,11 @@
 namespace shoal::router {
 namespace {
 
-// A prompt needs room for one token after it: a request for none still runs the prompt.
-uint32_t MaxPromptTokens(const ServedModel& model) { return model.max_seq_len - 1; }
+// A prompt must leave room for one token, unless the request wants none.
+uint32_t MaxPromptTokens(const ServedModel& model, const v1::StopParams& stop) {
+  const bool wants_none = stop.has_max_tokens() && stop.max_tokens() == 0;
+  return model.max_seq_len - (wants_none ? 0 : 1);
+}
 
 Priority ToPriority(v1::Priority priority) {
   switch (priority) {
@@ -83,7 +86,7 @@ absl::StatusOr<ValidRequest> Frontend::Validate(const ServedModel& model,
   if (now >= deadline) return absl::DeadlineExceededError("the deadline passed before the start");
   SHOAL_ASSIGN_OR_RETURN(ValidRequest valid, CheckParameters(model, request));
   const PromptLimits limits{.max_bytes = limits_.max_prompt_bytes,
-                            .max_tokens = MaxPromptTokens(model)};
+                            .max_tokens = MaxPromptTokens(model, request.stop())};
   SHOAL_ASSIGN_OR_RETURN(valid.prompt, BuildPrompt(model, request, limits, now));
 
   const uint32_t room = model.max_seq_len - static_cast<uint32_t>(valid.prompt.size());
@@ -103,7 +106,8 @@ absl::StatusOr<ValidRequest> Frontend::Validate(const ServedModel& model,
       request.stop().has_max_tokens() ? std::min(request.stop().max_tokens(), room) : room;
   valid.request_id = request.request_id();
   if (valid.request_id.empty()) {
-    valid.request_id = absl::StrFormat("req-%016x%016x", random_(), random_());
+    const uint64_t high = random_();
+    valid.request_id = absl::StrFormat("req-%016x%016x", high, random_());
   }
   valid.sampling.seed = request.sampling().has_seed() ? request.sampling().seed() : random_();
   valid.arrival = now;

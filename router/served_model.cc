@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "shoal/worker/v1/worker.pb.h"
 
@@ -34,6 +35,12 @@ text::Vocabulary FromProto(const worker::v1::Vocabulary& proto) {
 
 absl::StatusOr<std::shared_ptr<const ServedModel>> MakeServedModel(
     const worker::v1::ModelDescription& description, const ServingFacts& facts) {
+  if (facts.max_seq_len < 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the group holds sequences of ", facts.max_seq_len,
+                     " tokens, it takes 2 for a prompt and an answer: give it more KV cache, or a "
+                     "larger max_seq_len"));
+  }
   auto model = std::make_shared<ServedModel>();
   model->name = facts.name.empty() ? description.name() : facts.name;
   model->architecture = description.architecture();

@@ -48,7 +48,8 @@ struct ServingFacts {
   uint32_t max_seq_len = 0;
 };
 
-// INVALID_ARGUMENT when the tokenizer or the template of the description is refused.
+// INVALID_ARGUMENT when the tokenizer or the template of the description is refused, or the context
+// has no room for a prompt and an answer.
 absl::StatusOr<std::shared_ptr<const ServedModel>> MakeServedModel(
     const worker::v1::ModelDescription& description, const ServingFacts& facts);
 
