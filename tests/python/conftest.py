@@ -10,6 +10,10 @@ import tiny_models  # noqa: E402
 from cluster import Cluster  # noqa: E402
 
 
+def pytest_addoption(parser):
+    parser.addoption("--same-bits-model", help="run test_same_bits.py on this GGUF file instead of a tiny model")
+
+
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
     """models(arch="llama", ...) -> path of a tiny random model; each is written once."""

@@ -1,10 +1,13 @@
-"""Promise 1: prompt, parameters and seed fix the output, whatever else happens."""
+"""Promise 1: prompt, parameters and seed fix the output, whatever else happens.
+
+On a real model, by hand: .venv/bin/python -m pytest tests/python/test_same_bits.py --same-bits-model FILE.gguf
+"""
 
 import random
 
 import pytest
 
-from cluster import Cluster, collect
+from cluster import Cluster, admin_pb2, collect
 
 PROMPTS = [[(7 * i + 11 * j + i * j) % 500 for j in range(1, 20 + 5 * i)] for i in range(6)]
 GREEDY = dict(max_tokens=24, ignore_eos=True)
@@ -25,8 +28,8 @@ def answers(cluster, prompts=PROMPTS):
 
 
 @pytest.fixture(scope="module")
-def model(models):
-    return models(**SHAPE)
+def model(models, request):
+    return request.config.getoption("--same-bits-model") or models(**SHAPE)
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +94,11 @@ def test_cache_hit_does_not_change_a_bit(tiny, length):
 
 def test_preemption_does_not_change_a_bit(model, solo):
     # Room for about two sequences of 60 tokens: six at once must preempt each other.
-    block_bytes = 4 * 2 * 16 * 2 * 32 * 2  # layers, K and V, tokens, KV heads of a rank, head size, f16
-    with Cluster(model, "--kv-cache-bytes", 12 * block_bytes, tp=2) as cluster:
+    with Cluster(model, "--kv-cache-bytes", 1 << 26, tp=2) as cluster:
+        workers = cluster.admin.ListWorkers(admin_pb2.ListWorkersRequest()).workers
+        block_bytes = workers[0].kv_cache_bytes // cluster.status().blocks_total
+    flags = ["--kv-cache-bytes", 12 * block_bytes, "--max-seq-len", 128]
+    with Cluster(model, *flags, tp=2) as cluster:
         assert cluster.status().blocks_total == 12
         calls = [cluster.start(prompt, **GREEDY) for prompt in PROMPTS]
         ids = [list(call.result().choices[0].token_ids) for call in calls]
