@@ -1,0 +1,129 @@
+#include "cli/command_serve.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <iostream>
+#include <random>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "cli/cpu_split.h"
+#include "cli/exit_code.h"
+#include "cli/process_loop.h"
+
+namespace shoal::cli {
+namespace {
+
+int Fail(int exit_code, absl::string_view message) {
+  std::cerr << "error: " << message << std::endl;
+  return exit_code;
+}
+
+// Of a program that is installed beside this one.
+std::string PathOf(absl::string_view program) {
+  char path[4096];
+  const ssize_t size = readlink("/proc/self/exe", path, sizeof(path));
+  const std::string self(path, size > 0 ? size : 0);
+  return absl::StrCat(self.substr(0, self.rfind('/') + 1), program);
+}
+
+// Empty if the file can be read.
+std::string WhyUnreadable(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0 || access(path.c_str(), R_OK) != 0) {
+    return absl::StrCat("cannot read the model ", path, ": ", strerror(errno));
+  }
+  if (!S_ISREG(info.st_mode)) return absl::StrCat("the model ", path, " is not a file");
+  return "";
+}
+
+// Abstract unix sockets: nothing is left behind in any folder.
+std::vector<std::string> RankAddresses(int num_ranks) {
+  std::random_device device;
+  const uint64_t bits = (uint64_t{device()} << 32) | device();
+  std::vector<std::string> addresses;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    addresses.push_back(absl::StrFormat("unix-abstract:shoal-%d-%016x-r%d", getpid(), bits, rank));
+  }
+  return addresses;
+}
+
+std::vector<std::string> RankArgs(const ServeFlags& flags, const CpuSplit& split, int rank,
+                                  const std::string& address) {
+  std::vector<std::string> args = {PathOf("shoal-worker"),
+                                   "--model",
+                                   flags.model,
+                                   "--listen",
+                                   address,
+                                   "--worker-id",
+                                   absl::StrCat("rank-", rank),
+                                   "--threads",
+                                   absl::StrCat(split.threads),
+                                   "--isa",
+                                   flags.isa,
+                                   "--parent-pid",
+                                   absl::StrCat(getpid())};
+  if (!split.cpus[rank].empty()) {
+    args.push_back("--cpus");
+    args.push_back(absl::StrJoin(split.cpus[rank], ","));
+  }
+  if (split.oversubscribed || flags.no_spin) args.push_back("--no-spin");
+  return args;
+}
+
+}  // namespace
+
+int RunServe(const ServeFlags& flags) {
+  if (const std::string why = WhyUnreadable(flags.model); !why.empty()) {
+    return Fail(kExitRuntime, why);
+  }
+  for (const std::string& program : {PathOf("shoal-worker"), PathOf("shoal-router")}) {
+    if (access(program.c_str(), X_OK) != 0) {
+      return Fail(kExitRuntime, absl::StrCat("cannot run ", program, ": ", strerror(errno)));
+    }
+  }
+  std::vector<int> cpus = AvailableCpus();
+  if (!flags.cpus.empty()) {
+    absl::StatusOr<std::vector<int>> chosen = ParseCpuList(flags.cpus);
+    if (!chosen.ok()) return Fail(kExitUsage, absl::StrCat("--cpus: ", chosen.status().message()));
+    cpus = *std::move(chosen);
+  }
+  const CpuSplit split = SplitCpus(cpus, !flags.cpus.empty(), flags.tp, flags.threads);
+  if (!flags.cpus.empty() && split.oversubscribed) {
+    return Fail(kExitUsage,
+                absl::StrCat("--cpus names ", cpus.size(), " CPUs, but ", flags.tp, " ranks with ",
+                             split.threads, " threads each need ", flags.tp * split.threads,
+                             ": name more, or ask for fewer --threads"));
+  }
+  const std::vector<std::string> addresses = RankAddresses(flags.tp);
+  ProcessLoop::Options options;
+  for (int rank = 0; rank < flags.tp; ++rank) {
+    options.ranks.push_back(RankArgs(flags, split, rank, addresses[rank]));
+  }
+  options.router = {PathOf("shoal-router"),        "--workers",
+                    absl::StrJoin(addresses, ","), "--tensor-parallel-size",
+                    absl::StrCat(flags.tp),        "--parent-pid",
+                    absl::StrCat(getpid())};
+  options.router.insert(options.router.end(), flags.router_args.begin(), flags.router_args.end());
+  options.on_ready = [](absl::string_view line) { std::cout << line << std::endl; };
+  return ProcessLoop(std::move(options)).Run();
+}
+
+int RunGraph(const std::vector<std::string>& args) {
+  std::vector<std::string> all = {PathOf("shoal-worker"), "graph"};
+  all.insert(all.end(), args.begin(), args.end());
+  std::vector<char*> argv;
+  for (const std::string& arg : all) argv.push_back(const_cast<char*>(arg.c_str()));
+  argv.push_back(nullptr);
+  execv(argv[0], argv.data());
+  return Fail(kExitRuntime, absl::StrCat("cannot start ", all[0], ": ", strerror(errno)));
+}
+
+}  // namespace shoal::cli
