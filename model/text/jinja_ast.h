@@ -50,6 +50,14 @@ struct Expr {
   std::vector<std::pair<std::string, ExprPtr>> named;
 };
 
+template <typename... Args>
+ExprPtr NewExpr(ExprKind kind, Args... args) {
+  auto expr = std::make_unique<Expr>();
+  expr->kind = kind;
+  (expr->args.push_back(std::move(args)), ...);
+  return expr;
+}
+
 // Where `set` and `for` put values: a name, an attribute of a namespace, or several of these.
 struct Target {
   std::string name;

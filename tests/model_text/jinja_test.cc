@@ -97,6 +97,12 @@ TEST(JinjaTest, StopsLoopsAtTheStepLimit) {
 }
 
 TEST(JinjaTest, StopsRecursionAtTheDepthLimit) {
+  TemplateLimits limits;
+  limits.max_depth = 10;
+  EXPECT_EQ(RenderText("{{ x }}", R"({"x": [[[[[[[[1]]]]]]]]})", limits).value_or(""),
+            "[[[[[[[[1]]]]]]]]");
+  EXPECT_THAT(ErrorOf("{{ x }}", R"({"x": [[[[[[[[[1]]]]]]]]]})", limits),
+              HasSubstr("max_depth = 10"));
   const std::string forever = "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}";
   EXPECT_THAT(ErrorOf(forever), HasSubstr("max_depth = 400"));
   const std::string cycle = "{% set n = namespace() %}{% set n.n = n %}";
