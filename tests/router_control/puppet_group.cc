@@ -6,6 +6,23 @@
 #include "gtest/gtest.h"
 
 namespace shoal::router {
+namespace {
+
+// A prompt token's logprob follows from the tokens before it alone.
+void ExpectPromptLogprobs(const Request& request, const std::vector<PositionLogprobs>& logprobs) {
+  const size_t num_prompt =
+      request.num_prompt_tokens > 0 ? request.num_prompt_tokens : request.token_ids.size();
+  ASSERT_EQ(logprobs.size(), request.sampling.prompt_logprobs ? num_prompt - 1 : 0)
+      << "request " << request.id;
+  for (size_t i = 0; i < logprobs.size(); ++i) {
+    const uint32_t token = request.token_ids[i + 1];
+    const auto before = absl::MakeConstSpan(request.token_ids).subspan(0, i + 1);
+    ASSERT_EQ(logprobs[i].chosen.token_id, token) << "request " << request.id << " at " << i;
+    ASSERT_EQ(logprobs[i].chosen.logprob, PuppetRank::Logprob(before, token));
+  }
+}
+
+}  // namespace
 
 PuppetGroup::PuppetGroup(const SchedulerOptions& options) : scheduler_(options), rank_(options) {}
 
@@ -133,6 +150,7 @@ void PuppetGroup::ExpectSolo(uint64_t id) {
   ASSERT_TRUE(outputs.outcome.has_value()) << "request " << id;
   EXPECT_TRUE(outputs.outcome->status.ok()) << "request " << id << ": " << outputs.outcome->status;
   EXPECT_EQ(outputs.token_ids, PuppetRank::Solo(requests_[id])) << "request " << id;
+  ExpectPromptLogprobs(requests_[id], outputs.prompt_logprobs);
 }
 
 void PuppetGroup::ExpectAllSolo() {
@@ -146,6 +164,7 @@ void PuppetGroup::ExpectSoloUnlessCut() {
     const std::vector<uint32_t> solo = PuppetRank::Solo(request);
     if (outputs.outcome->status.ok()) {
       EXPECT_EQ(outputs.token_ids, solo) << "request " << id;
+      ExpectPromptLogprobs(request, outputs.prompt_logprobs);
     } else {
       ASSERT_LE(outputs.token_ids.size(), solo.size());
       EXPECT_TRUE(std::equal(outputs.token_ids.begin(), outputs.token_ids.end(), solo.begin()))
