@@ -14,8 +14,9 @@ void PuppetEngine::SetReadiness(absl::Status readiness) {
   readiness_ = std::move(readiness);
 }
 
-void PuppetEngine::SetAdmission(absl::Status admission) {
+void PuppetEngine::SetAdmission(absl::Status admission, int times) {
   base::MutexLock lock(&mutex_);
+  num_admissions_left_ = times;
   admission_ = std::move(admission);
 }
 
@@ -34,6 +35,11 @@ std::vector<uint64_t> PuppetEngine::WaitForCancels(size_t count) {
 std::vector<uint64_t> PuppetEngine::finished() const {
   base::MutexLock lock(&mutex_);
   return finished_;
+}
+
+size_t PuppetEngine::num_cancels() const {
+  base::MutexLock lock(&mutex_);
+  return cancelled_.size();
 }
 
 size_t PuppetEngine::num_submissions() const {
@@ -113,7 +119,10 @@ void PuppetEngine::Submit(std::vector<Request> sequences, std::shared_ptr<Sequen
   absl::Status admission;
   {
     base::MutexLock lock(&mutex_);
-    admission = admission_;
+    if (num_admissions_left_ > 0) {
+      --num_admissions_left_;
+      admission = admission_;
+    }
   }
   sink->OnAdmission(admission);
   base::MutexLock lock(&mutex_);

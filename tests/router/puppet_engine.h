@@ -22,13 +22,14 @@ class PuppetEngine final : public Engine {
 
   void SetModel(std::shared_ptr<const ServedModel> model);
   void SetReadiness(absl::Status readiness);
-  // What becomes of submissions from now on.
-  void SetAdmission(absl::Status admission);
+  // What becomes of the next `times` submissions; later ones are admitted.
+  void SetAdmission(absl::Status admission, int times = 1);
 
   // Waits for submission `index` (from 0); returns its sequences.
   std::vector<Request> WaitForSubmission(size_t index);
   // Waits until `count` sequences have been cancelled, and returns their ids.
   std::vector<uint64_t> WaitForCancels(size_t count);
+  size_t num_cancels() const;
   std::vector<uint64_t> finished() const;
   size_t num_submissions() const;
 
@@ -62,6 +63,7 @@ class PuppetEngine final : public Engine {
   std::shared_ptr<const ServedModel> model_ ABSL_GUARDED_BY(mutex_);
   absl::Status readiness_ ABSL_GUARDED_BY(mutex_);
   absl::Status admission_ ABSL_GUARDED_BY(mutex_);
+  int num_admissions_left_ ABSL_GUARDED_BY(mutex_) = 0;  // that admission_ is for
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 100;
   std::vector<Submission> submissions_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint64_t> cancelled_ ABSL_GUARDED_BY(mutex_);
