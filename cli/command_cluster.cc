@@ -19,9 +19,12 @@ absl::Duration ToDuration(const google::protobuf::Duration& duration) {
   return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
 }
 
+std::string FormatSeconds(const google::protobuf::Duration& duration) {
+  return absl::StrFormat("%.1fs", absl::ToDoubleSeconds(ToDuration(duration)));
+}
+
 // "12s", "3h5m": at most two units.
 std::string FormatAge(absl::Duration age) {
-  if (age < absl::Minutes(1)) return absl::FormatDuration(absl::Trunc(age, absl::Seconds(1)));
   if (age < absl::Hours(1)) return absl::FormatDuration(absl::Trunc(age, absl::Seconds(1)));
   return absl::FormatDuration(absl::Trunc(age, absl::Minutes(1)));
 }
@@ -76,8 +79,8 @@ void PrintWorkers(const std::vector<v1::Worker>& workers, std::ostream* out) {
                   absl::StrCat(worker.pid()), worker.backend(),
                   FormatBytes(static_cast<double>(worker.weight_bytes())),
                   FormatBytes(static_cast<double>(worker.kv_cache_bytes())),
-                  FormatAge(ToDuration(worker.compute_time())),
-                  FormatAge(ToDuration(worker.wait_peers_time())), worker.address()});
+                  FormatSeconds(worker.compute_time()), FormatSeconds(worker.wait_peers_time()),
+                  worker.address()});
   }
   *out << table.ToString();
 }

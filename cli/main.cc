@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cli/command_bench.h"
 #include "cli/command_chat.h"
 #include "cli/command_cluster.h"
 #include "cli/command_generate.h"
@@ -329,6 +330,45 @@ Command AddGraph(CLI::App* root, std::vector<std::string>* args) {
   return {app, [args] { return RunGraph(*args); }};
 }
 
+Command AddBench(CLI::App* root, SessionFlags* session, BenchFlags* flags) {
+  CLI::App* app = root->add_subcommand(
+      "bench", "measure a router with random prompts of exact lengths; equal seeds, equal load");
+  AddServer(app, session);
+  Option(app, "--model", &flags->model, "default: the model served");
+  CLI::Option* clients =
+      Option(app, "--clients", &flags->clients, "clients with one request at a time each")
+          ->check(CLI::Range(1, 4096))
+          ->capture_default_str();
+  Option(app, "--rate", &flags->rate, "requests a second instead, at random (Poisson) moments")
+      ->check(CLI::Range(1e-3, 1e5))
+      ->excludes(clients);
+  Option(app, "--requests", &flags->load.num_requests, "requests that are measured")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  Option(app, "--prompt-tokens", &flags->load.prompt_tokens, "of each request")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  Option(app, "--output-tokens", &flags->output_tokens, "of each request")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  Option(app, "--shared-prefix", &flags->load.shared_prefix_tokens,
+         "tokens at the start of all prompts that are the same")
+      ->capture_default_str();
+  Option(app, "--distinct", &flags->load.num_distinct,
+         "different prompts, taken in turn; 0: every request has its own")
+      ->capture_default_str();
+  Option(app, "--warmup", &flags->warmup, "requests before, not measured; default: --clients")
+      ->check(CLI::Range(0, 100000));
+  Option(app, "--seed", &flags->load.seed, "of the prompts and of the moments")
+      ->capture_default_str();
+  AddOutput(app, session);
+  AddTimeout(app, session, "none");
+  return {app, [=] {
+            flags->show_progress = isatty(STDERR_FILENO) == 1;
+            return RunBench(Open(*session), *flags);
+          }};
+}
+
 Command AddVersion(CLI::App* root) {
   CLI::App* app = root->add_subcommand("version", "the version of shoalctl");
   return {app, [] {
@@ -398,6 +438,7 @@ int Main(int argc, char** argv) {
   TokenizeFlags tokenize;
   DetokenizeFlags detokenize;
   CancelFlags cancel;
+  BenchFlags bench;
   std::string service = "readiness";
   std::vector<std::string> graph_args;
   std::string shell;
@@ -412,6 +453,7 @@ int Main(int argc, char** argv) {
       AddPs(&app, &session),
       AddCancel(&app, &session, &cancel),
       AddHealth(&app, &session, &service),
+      AddBench(&app, &session, &bench),
       AddGraph(&app, &graph_args),
       AddVersion(&app),
       AddCompletion(&app, &shell),
