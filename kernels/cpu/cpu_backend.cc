@@ -1,5 +1,7 @@
 #include "kernels/cpu/cpu_backend.h"
 
+#include <sched.h>
+
 #include <cstring>
 #include <utility>
 
@@ -22,7 +24,6 @@ using cpu::IsaTable;
 using cpu::Scratch;
 
 constexpr int kMaxThreads = 1024;
-constexpr int kMaxCpus = 1024;  // what a cpu_set_t holds
 
 // Below this many elementary operations an op is done sooner than other threads wake up.
 constexpr int64_t kMinParallelWork = 1 << 14;
@@ -37,6 +38,13 @@ const IsaTable& TableOf(Isa isa) {
       break;
   }
   return portable::kTable;
+}
+
+// (memcpy refuses null pointers, even for no bytes.)
+void Copy(void* to, const void* from, size_t bytes) {
+  if (bytes > 0) {
+    std::memcpy(to, from, bytes);
+  }
 }
 
 class CpuBuffer final : public Buffer {
@@ -72,11 +80,9 @@ class CpuBackend final : public Backend {
     return matrix;
   }
 
-  void Upload(void* device, const void* host, size_t bytes) override {
-    std::memcpy(device, host, bytes);
-  }
+  void Upload(void* device, const void* host, size_t bytes) override { Copy(device, host, bytes); }
   void Download(void* host, const void* device, size_t bytes) override {
-    std::memcpy(host, device, bytes);
+    Copy(host, device, bytes);
   }
   void Synchronize() override { pool_.EndStep(); }
 
@@ -205,10 +211,14 @@ absl::StatusOr<std::unique_ptr<Backend>> NewCpuBackend(const CpuOptions& options
     return absl::InvalidArgumentError(absl::StrCat("the CPU backend takes 1 to ", kMaxThreads,
                                                    " threads, not ", options.threads));
   }
+  cpu_set_t available;
+  CPU_ZERO(&available);
+  sched_getaffinity(0, sizeof(available), &available);
   for (const int cpu : options.cpus) {
-    if (cpu < 0 || cpu >= kMaxCpus) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("CPU numbers are 0 to ", kMaxCpus - 1, ", not ", cpu));
+    if (cpu < 0 || cpu >= CPU_SETSIZE || !CPU_ISSET(cpu, &available)) {
+      return absl::InvalidArgumentError(absl::StrCat("CPU ", cpu, " is not one of the ",
+                                                     CPU_COUNT(&available),
+                                                     " CPUs this process may run on"));
     }
   }
   const Isa isa = options.isa.value_or(BestIsa());

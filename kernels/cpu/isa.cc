@@ -1,6 +1,17 @@
 #include "kernels/cpu/isa.h"
 
+#include <cpuid.h>
+
 namespace shoal::kernels {
+namespace {
+
+// (clang 14 does not know "f16c" in __builtin_cpu_supports.)
+bool HasF16c() {
+  unsigned eax, ebx, ecx, edx;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
+}  // namespace
 
 absl::string_view IsaName(Isa isa) {
   switch (isa) {
@@ -16,8 +27,7 @@ absl::string_view IsaName(Isa isa) {
 
 bool IsaSupported(Isa isa) {
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    __builtin_cpu_supports("f16c");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c();
   switch (isa) {
     case Isa::kPortable:
       return true;

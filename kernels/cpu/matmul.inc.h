@@ -42,7 +42,8 @@ inline constexpr int kPrefetchAhead = 4096;
 template <int kBytes>
 __attribute__((always_inline)) inline void Prefetch(const uint8_t* p) {
   Unroll<(kBytes + 63) / 64>([&](auto i) SHOAL_INLINE {
-    asm volatile("prefetcht0 %0" : : "m"(p[kPrefetchAhead + 64 * i()]));
+    const uint8_t* ahead = p + kPrefetchAhead + 64 * i();
+    asm volatile("prefetcht0 %0" : : "m"(*ahead));
   });
 }
 

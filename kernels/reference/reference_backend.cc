@@ -16,6 +16,13 @@ namespace {
 
 using reference::ReferenceWeight;
 
+// (memcpy refuses null pointers, even for no bytes.)
+void Copy(void* to, const void* from, size_t bytes) {
+  if (bytes > 0) {
+    std::memcpy(to, from, bytes);
+  }
+}
+
 class ReferenceBuffer final : public Buffer {
  public:
   ReferenceBuffer(void* data, size_t bytes) : data_(data), bytes_(bytes) {}
@@ -84,11 +91,9 @@ class ReferenceBackend final : public Backend {
     return std::make_unique<ReferenceMatrix>(std::move(weight));
   }
 
-  void Upload(void* device, const void* host, size_t bytes) override {
-    std::memcpy(device, host, bytes);
-  }
+  void Upload(void* device, const void* host, size_t bytes) override { Copy(device, host, bytes); }
   void Download(void* host, const void* device, size_t bytes) override {
-    std::memcpy(host, device, bytes);
+    Copy(host, device, bytes);
   }
   void Synchronize() override {}
 

@@ -172,12 +172,22 @@ TEST(AttentionTest, AgreesWithReferenceAcrossPageTileAndSegmentBorders) {
 
 TEST(AttentionTest, AgreesWithReferenceForEveryHeadSizeAndGrouping) {
   const std::vector<Sequence> sequences = {{0, 3}, {60, 6}, {130, 1}, {0, 33}};
-  for (const int32_t head_dim : {32, 64, 80, 128, 40, 8, 256}) {
-    for (const int32_t group : {1, 3, 4, 8}) {
-      for (const KvType type : {KvType::kF16, KvType::kF32}) {
-        ASSERT_NO_FATAL_FAILURE(ExpectAttentionAgrees(
-            {.heads = 2 * group, .kv_heads = 2, .head_dim = head_dim, .type = type}, sequences));
-      }
+  struct Heads {
+    int32_t head_dim, group;
+  };
+  for (const Heads h : {Heads{32, 1},
+                        {32, 4},
+                        {64, 3},
+                        {64, 8},
+                        {80, 4},
+                        {128, 1},
+                        {128, 3},
+                        {40, 4},
+                        {8, 8},
+                        {256, 1}}) {
+    for (const KvType type : {KvType::kF16, KvType::kF32}) {
+      ASSERT_NO_FATAL_FAILURE(ExpectAttentionAgrees(
+          {.heads = 2 * h.group, .kv_heads = 2, .head_dim = h.head_dim, .type = type}, sequences));
     }
   }
 }
@@ -188,20 +198,18 @@ TEST(AttentionTest, MoreHeadsOfAGroupThanAnItemHoldsAreSplit) {
 
 // The same bits whatever else is in the step and however the prompt was cut.
 TEST(AttentionTest, RowsDoNotDependOnEachOther) {
-  for (const KvType type : {KvType::kF16, KvType::kF32}) {
-    AttentionStep step({.heads = 6, .kv_heads = 2, .head_dim = 64, .type = type}, Borders(), 5);
-    for (const NamedBackend& cpu : CpuBackends()) {
-      const std::vector<float> together = step.Run(*cpu.backend);
-      int64_t at = 0;
-      for (size_t seq = 0; seq < Borders().size(); ++seq) {
-        for (int64_t row = 0; row < Borders()[seq].rows; ++row, ++at) {
-          const std::vector<float> alone =
-              step.RunAlone(*cpu.backend, static_cast<int32_t>(seq), row);
-          ASSERT_EQ(std::memcmp(alone.data(), together.data() + at * step.width(),
-                                alone.size() * sizeof(float)),
-                    0)
-              << cpu.name << ": sequence " << seq << " row " << row;
-        }
+  AttentionStep step({.heads = 4, .kv_heads = 2, .head_dim = 48}, Borders(), 5);
+  for (const NamedBackend& cpu : CpuBackends()) {
+    const std::vector<float> together = step.Run(*cpu.backend);
+    int64_t at = 0;
+    for (size_t seq = 0; seq < Borders().size(); ++seq) {
+      for (int64_t row = 0; row < Borders()[seq].rows; ++row, ++at) {
+        const std::vector<float> alone =
+            step.RunAlone(*cpu.backend, static_cast<int32_t>(seq), row);
+        ASSERT_EQ(std::memcmp(alone.data(), together.data() + at * step.width(),
+                              alone.size() * sizeof(float)),
+                  0)
+            << cpu.name << ": sequence " << seq << " row " << row;
       }
     }
   }

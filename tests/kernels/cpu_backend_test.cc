@@ -12,8 +12,14 @@ TEST(CpuBackendTest, RefusesThreadsOutOfRange) {
     EXPECT_THAT(std::string(backend.status().message()),
                 testing::HasSubstr(std::to_string(threads)));
   }
-  EXPECT_EQ(NewCpuBackend({.threads = 1, .cpus = {-3}, .isa = {}}).status().code(),
-            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(CpuBackendTest, RefusesCpusItMayNotRunOn) {
+  for (const int cpu : {-3, 1000, 5000}) {
+    const auto backend = NewCpuBackend({.threads = 1, .cpus = {cpu}, .isa = {}});
+    EXPECT_EQ(backend.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(backend.status().message()), testing::HasSubstr(std::to_string(cpu)));
+  }
 }
 
 TEST(CpuBackendTest, TakesTheBestInstructionSetOfTheMachine) {

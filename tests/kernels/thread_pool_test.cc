@@ -36,7 +36,7 @@ TEST(ThreadPoolTest, ResultsOfAllThreadsAreVisibleAfterRun) {
   ThreadPool pool(4, {});
   std::vector<int64_t> values(4);
   for (int64_t i = 1; i < 2000; ++i) {
-    pool.Run([&](int thread) { values[thread] = values[(thread) % 4] + i; });
+    pool.Run([&](int thread) { values[thread] += i; });
     int64_t sum = 0;
     for (const int64_t v : values) {
       sum += v;
