@@ -7,8 +7,8 @@
 
 namespace shoal::base {
 
-// What the router tells the ranks of one group, and what they answer. proto/shoal/worker/v1 has
-// the same messages; the edge translates field by field.
+// What the router tells the ranks of one group, and what they answer. proto/shoal/worker/v1 has the
+// same messages; both edges translate field by field.
 
 // How the next token of a sequence is drawn. Validated by the frontend; sent once per start.
 struct SamplingParams {

@@ -31,7 +31,7 @@ fi
 address=$(sed -n 's/^READY listen=\([^ ]*\).*/\1/p' <<<"$ready")
 
 if [ $# -gt 0 ]; then
-  "$bin/shoalctl" generate --server "$address" --chat -- "$*"
+  "$bin/shoalctl" generate --server "$address" --chat --max-tokens 256 -- "$*"
 else
   "$bin/shoalctl" chat --server "$address"
 fi

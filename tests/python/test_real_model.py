@@ -11,9 +11,17 @@ def smol(real_model):
         yield cluster
 
 
-def test_golden_greedy_text(smol):
-    answer = smol.generate([("user", "What is the capital of France?")], max_tokens=48)
-    assert answer.text == GOLDEN
+GOLDEN = {
+    "Give me a short greeting.": "Greeting. I'm glad you're here.",
+    "Name the largest planet.": "The largest planet in our solar system is Neptune, but it's actually a planet in its own "
+                                "right. It's a gas giant, and it's the eighth planet from the Sun.",
+}
+
+
+@pytest.mark.parametrize("prompt", GOLDEN)
+def test_golden_greedy_text(smol, prompt):
+    answer = smol.generate([("user", prompt)], max_tokens=64)
+    assert answer.text == GOLDEN[prompt]
     assert answer.finish_reason == "stop_token"
 
 
