@@ -52,13 +52,16 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  virtual absl::string_view name() const = 0;  // "reference", "cpu-avx512", "cpu-avx2", "cpu-portable"
+  virtual absl::string_view name()
+      const = 0;  // "reference", "cpu-avx512", "cpu-avx2", "cpu-portable"
 
-  // Backends with equal numerics ids give equal bits. (All of the CPU's instruction sets share one.)
+  // Backends with equal numerics ids give equal bits. (All of the CPU's instruction sets share
+  // one.)
   virtual absl::string_view numerics_id() const = 0;
 
   // RESOURCE_EXHAUSTED naming `what` and the bytes when memory is not to be had.
-  virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes, absl::string_view what) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes,
+                                                           absl::string_view what) = 0;
 
   // INVALID_ARGUMENT for a type without packing or borders that cut a block.
   virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const WeightSlice& slice) = 0;

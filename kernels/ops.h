@@ -5,8 +5,8 @@
 
 // The op table: one args struct and one contract per op, shared by every backend.
 //
-// This header is included by files that are compiled for one instruction set only, so it holds plain
-// structs and no inline code (the linker could pick a copy that older machines cannot run).
+// This header is included by files that are compiled for one instruction set only, so it holds
+// plain structs and no inline code (the linker could pick a copy that older machines cannot run).
 //
 // Common rules
 // - Activations are row-major f32, one row per token of the step, unless said otherwise.
@@ -21,15 +21,15 @@ namespace shoal::kernels {
 
 enum class DType : uint32_t;  // kernels/quant/block_formats.h
 
-inline constexpr int kQuantBlock = 32;        // columns that share one activation scale
-inline constexpr int kPageTokens = 16;        // tokens in a KV page
-inline constexpr int kAttentionTile = 64;     // positions whose scores are formed together
-inline constexpr int kAttentionSegment = 512; // positions joined as one partial softmax
-inline constexpr int kMaxLeaves = 8;          // leaves of the K tree of a row-parallel product
+inline constexpr int kQuantBlock = 32;         // columns that share one activation scale
+inline constexpr int kPageTokens = 16;         // tokens in a KV page
+inline constexpr int kAttentionTile = 64;      // positions whose scores are formed together
+inline constexpr int kAttentionSegment = 512;  // positions joined as one partial softmax
+inline constexpr int kMaxLeaves = 8;           // leaves of the K tree of a row-parallel product
 
 // Activations quantised per row and per block of 32 columns: x[r][k] ~ scale * q, where
-// scale = max|x| / 127 over the block (0 for a block of zeros), q = round-to-nearest-even(x / scale) computed
-// as x * (127 / max|x|).
+// scale = max|x| / 127 over the block (0 for a block of zeros), q = round-to-nearest-even(x /
+// scale) computed as x * (127 / max|x|).
 //   q     [width/32][rows][32]     one block of all rows, then the next block
 //   scale [width/32][rows]
 //   sum   [width/32][rows]         sum of the 32 q of the block
@@ -56,8 +56,8 @@ struct EmbedArgs {
 
 // out = x / sqrt(mean(x^2) + eps) * weight, over groups of `width` columns of each row:
 // group g of row r starts at x + r * x_stride + g * width. The sum of squares uses 16 lanes (lane =
-// column % 16, columns in order) and the fixed join of kernels/cpu (lane i += lane i+8, +4, +2, +1).
-// In place is allowed. (Zhang & Sennrich, Root Mean Square Layer Normalization, 2019.)
+// column % 16, columns in order) and the fixed join of kernels/cpu (lane i += lane i+8, +4, +2,
+// +1). In place is allowed. (Zhang & Sennrich, Root Mean Square Layer Normalization, 2019.)
 struct RmsNormArgs {
   const float* x = nullptr;
   int64_t x_stride = 0;
@@ -66,7 +66,8 @@ struct RmsNormArgs {
   int64_t rows = 0;
   int64_t groups = 1;  // 1, or the heads of a per-head norm
   int64_t width = 0;
-  float* out = nullptr;  // f32 result, same striding with out_stride; null when only `quantized` is wanted
+  float* out =
+      nullptr;  // f32 result, same striding with out_stride; null when only `quantized` is wanted
   int64_t out_stride = 0;
   QuantizedRows quantized;  // q == null when not wanted; else groups == 1
 };
@@ -99,13 +100,13 @@ struct KSplit {
 };
 
 // out[r][n] = bias[n] + sum_k w[n][k] * x[r][k], for the concatenated rows n of all segments.
-// Order per output: within a leaf, blocks of 32 columns in order. Quantised weights: the dot product
-// of a block is an exact int32; acc = fma(d * scale, float(dot), acc), then, for types with an
-// offset m, acc = fma(m, scale * float(sum), acc). Types with two scales a block do the two halves
-// in order. Float weights: acc = fma(w, x, acc) for each column in order. bias is added last.
-// With a KSplit the result is one partial per root: out[p] = [rows, N] at out + p * root_stride.
-// REQUIRES: all segments have the same K; segments of quantised types read `xq`, float ones read `x`;
-// leaf_ends are multiples of 32 (the last aside).
+// Order per output: within a leaf, blocks of 32 columns in order. Quantised weights: the dot
+// product of a block is an exact int32; acc = fma(d * scale, float(dot), acc), then, for types with
+// an offset m, acc = fma(m, scale * float(sum), acc). Types with two scales a block do the two
+// halves in order. Float weights: acc = fma(w, x, acc) for each column in order. bias is added
+// last. With a KSplit the result is one partial per root: out[p] = [rows, N] at out + p *
+// root_stride. REQUIRES: all segments have the same K; segments of quantised types read `xq`, float
+// ones read `x`; leaf_ends are multiples of 32 (the last aside).
 struct MatMulArgs {
   const PackedWeight* const* segments = nullptr;
   int32_t num_segments = 0;
@@ -143,9 +144,9 @@ enum class RopeStyle : int32_t {
   kHalves = 1,    // pairs (i, i + rope_dim/2): qwen, gemma, phi
 };
 
-// Rotary embedding in place (Su et al., RoFormer, 2021). Pair i of a head at position p turns by the angle whose
-// cosine is table[p][2i] and sine table[p][2i+1]:  a' = a*cos - b*sin, b' = a*sin + b*cos, each
-// product rounded before the sum (no fma). Columns past rope_dim stay.
+// Rotary embedding in place (Su et al., RoFormer, 2021). Pair i of a head at position p turns by
+// the angle whose cosine is table[p][2i] and sine table[p][2i+1]:  a' = a*cos - b*sin, b' = a*sin +
+// b*cos, each product rounded before the sum (no fma). Columns past rope_dim stay.
 struct RopeArgs {
   float* x = nullptr;  // head h of row r at x + r * x_stride + h * head_dim
   int64_t x_stride = 0;
@@ -178,9 +179,9 @@ struct KvPages {
 struct StepLayout {
   int64_t rows = 0;
   int32_t num_seqs = 0;
-  const int32_t* seq_row_begin = nullptr;            // [num_seqs + 1]
-  const int32_t* positions = nullptr;                // [rows], consecutive inside a sequence
-  const int32_t* const* block_tables = nullptr;      // [num_seqs]
+  const int32_t* seq_row_begin = nullptr;        // [num_seqs + 1]
+  const int32_t* positions = nullptr;            // [rows], consecutive inside a sequence
+  const int32_t* const* block_tables = nullptr;  // [num_seqs]
 };
 
 // Rounds k and v to the pages' type (nearest even) and writes them.
@@ -192,14 +193,14 @@ struct KvStoreArgs {
   KvPages pages;
 };
 
-// Causal attention of a step's rows over the pages, the step's own tokens included (they were stored
-// before). Query head h reads KV head kv_head_of[h].
+// Causal attention of a step's rows over the pages, the step's own tokens included (they were
+// stored before). Query head h reads KV head kv_head_of[h].
 //   out[r][h] = softmax(q . K[0..position] * scale) V[0..position]
-// Order: tiles of 64 absolute positions; a score adds q[d]*k[d] by fma over d in order from 0, then is
-// multiplied by `scale`; within a segment of 512 positions a running maximum (tile by tile), lane sums (lane =
-// position % 16) and fma accumulation of p*v over positions in order; sums use the fixed lane join;
-// segments are joined in order with the same rescaling. Positions after the row's own are -inf by
-// selection (pages may hold NaN there); a fully masked tile is skipped.
+// Order: tiles of 64 absolute positions; a score adds q[d]*k[d] by fma over d in order from 0, then
+// is multiplied by `scale`; within a segment of 512 positions a running maximum (tile by tile),
+// lane sums (lane = position % 16) and fma accumulation of p*v over positions in order; sums use
+// the fixed lane join; segments are joined in order with the same rescaling. Positions after the
+// row's own are -inf by selection (pages may hold NaN there); a fully masked tile is skipped.
 struct AttentionArgs {
   const float* q = nullptr;  // query head h of row r at q + r * q_stride + h * head_dim
   int64_t q_stride = 0;

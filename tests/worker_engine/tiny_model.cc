@@ -122,8 +122,7 @@ class TinyWriter {
           SetScales(reinterpret_cast<kernels::BlockQ5_K*>(block), limit / (63 * 16));
           break;
         case DType::kQ6_K:
-          reinterpret_cast<kernels::BlockQ6_K*>(block)->d =
-              kernels::F32ToF16(limit / (128 * 32));
+          reinterpret_cast<kernels::BlockQ6_K*>(block)->d = kernels::F32ToF16(limit / (128 * 32));
           break;
         default:
           LOG(FATAL) << "no block maker for type " << static_cast<int>(type);
