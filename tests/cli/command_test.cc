@@ -365,12 +365,14 @@ TEST_F(CommandTest, EveryCommandGivesJson) {
 TEST_F(CommandTest, ADeadRouterIsExitThreeWithoutWaiting) {
   UseJson();
   session_.server = session_.admin = "127.0.0.1:1";
+  const absl::Time start = absl::Now();
   for (const Command& command : Commands()) {
     out_.str("");
     EXPECT_EQ(command(session_), kExitCannotConnect);
     EXPECT_EQ(json()["error"]["code"], "UNAVAILABLE");
   }
   EXPECT_EQ(Chat(ChatFlags(), "hello\n"), kExitCannotConnect);
+  EXPECT_LT(absl::Now() - start, absl::Seconds(4)) << "what one connection may take";
 }
 
 // --- bench
