@@ -3,13 +3,11 @@
 #include <glog/logging.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -320,6 +318,42 @@ TEST(ExecutorTest, FindsTheFirstRowThatIsNotFinite) {
   EXPECT_EQ(rank.executor().FirstNonfiniteRow(), 3);
   logits[2 * tiny.vocab + 77] = NAN;
   EXPECT_EQ(rank.executor().FirstNonfiniteRow(), 2);
+}
+
+TEST(ExecutorTest, NamesTheCollectiveItWaitsInAndReturnsTheReasonOfAnAbort) {
+  const auto file = MakeTinyFile({});
+  RankModel::Options options = SmallOptions(2);
+  options.available_bytes = 0;
+  const auto model = RankModel::Load(*file, options, Cpu()(), nullptr);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto transports = parallel::NewLocalTransports(
+      {.size = 2, .op_timeout = absl::Seconds(60), .allow_spin = false});
+  ASSERT_TRUE(transports.ok()) << transports.status();
+  const int32_t zero = 0;
+  const int32_t rows[] = {0, 1};
+  const int32_t* table = &zero;
+  const StepInput input{.tokens = {&zero, 1},
+                        .layout = {.rows = 1,
+                                   .num_seqs = 1,
+                                   .seq_row_begin = rows,
+                                   .positions = &zero,
+                                   .block_tables = &table},
+                        .output_rows = {&zero, 1}};
+  Executor& executor = (*model)->executor();
+  absl::Status status;
+  std::thread rank(
+      [&] { status = executor.Run(input, (*model)->kv_store(), (*transports)[0].get()); });
+  while ((*transports)[0]->wait_info().waiting_for != 1) {
+    std::this_thread::yield();
+  }
+  EXPECT_STREQ(executor.current_op(), "layer 0 AllGather");
+  (*transports)[1]->Abort(absl::AbortedError("the peer gave up"));
+  rank.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+  EXPECT_NE(status.message().find("the peer gave up"), std::string::npos) << status;
+  EXPECT_STREQ(executor.current_op(), "");
+  EXPECT_GT(executor.wait_ns(), 0);
+  EXPECT_TRUE(executor.logits().empty());
 }
 
 TEST(ExecutorTest, ReportsProgressUpToTheWholeAndNamesItsNumerics) {
