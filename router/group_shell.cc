@@ -189,9 +189,17 @@ void GroupShell::HandleGroupEvents() {
       LOG(INFO) << "the worker group is ready, epoch " << group_.epoch();
       if (!scheduler_.has_value() && fatal_.ok()) fatal_ = MakeModelAndScheduler();
     } else if (before == Group::State::kReady) {
-      LOG(WARNING) << "the worker group is lost: " << group_.last_failure().message();
+      LOG(WARNING) << "the worker group is lost";
     }
   }
+  LogNewFailure();
+}
+
+// Attempts to come back may fail for long, each in the same way: that is said once.
+void GroupShell::LogNewFailure() {
+  if (group_.last_failure() == logged_failure_) return;
+  logged_failure_ = group_.last_failure();
+  if (!logged_failure_.ok()) LOG(WARNING) << "the worker group: " << logged_failure_.message();
 }
 
 void GroupShell::Perform(const std::vector<GroupAction>& actions) {

@@ -84,6 +84,7 @@ class GroupShell final : public Engine {
   void HandleTimers();
   // Feeds the group, performs its actions, and so on until nothing is left.
   void HandleGroupEvents();
+  void LogNewFailure();
   void Perform(const std::vector<GroupAction>& actions);
   void Perform(const ProbeRank& action);
   void Perform(const JoinRank& action);
@@ -124,6 +125,7 @@ class GroupShell final : public Engine {
   uint64_t num_rejected_ = 0;  // submissions
   uint64_t rendezvous_epoch_ = 0;
   std::string rendezvous_;
+  absl::Status logged_failure_;
   absl::Status fatal_;  // ends the first wait for readiness
 
   // --- Shared with other threads. ---

@@ -69,17 +69,21 @@ void RankLink::Probe(bool wants_description) {
       kProbeTimeout, [this, wants_description](absl::StatusOr<wire::GetWorkerInfoResponse> info) {
         if (!info.ok()) {
           Fail(0, info.status());
-        } else {
-          Load(*std::move(info), wants_description);
+          return;
         }
+        NoteInfo(*info);
+        Load(wants_description);
       });
 }
 
-void RankLink::Load(wire::GetWorkerInfoResponse info, bool wants_description) {
+void RankLink::NoteInfo(const wire::GetWorkerInfoResponse& info) {
   status_.worker_id = info.worker_id();
   status_.backend = info.backend();
   status_.version = info.version();
   status_.pid = info.pid();
+}
+
+void RankLink::Load(bool wants_description) {
   status_.state = RankState::kLoading;
   status_.state_reason.clear();
   client_.LoadShard(
@@ -91,33 +95,44 @@ void RankLink::Load(wire::GetWorkerInfoResponse info, bool wants_description) {
                               << progress.loaded_bytes() << " of " << progress.total_bytes()
                               << " bytes";
       },
-      [this, info = std::move(info), wants_description](absl::StatusOr<wire::ShardLimits> limits) {
+      [this, wants_description](absl::StatusOr<wire::ShardLimits> limits) {
         if (!limits.ok()) {
           Fail(0, limits.status());
         } else {
-          OnLoaded(info, *limits, wants_description);
+          AskAgain(*limits, wants_description);
         }
       });
 }
 
-void RankLink::OnLoaded(const wire::GetWorkerInfoResponse& info, const wire::ShardLimits& limits,
-                        bool wants_description) {
+void RankLink::AskAgain(const wire::ShardLimits& limits, bool wants_description) {
   status_.weight_bytes = limits.weight_bytes();
   status_.kv_cache_bytes = limits.kv_cache_bytes();
-  RankInfo rank_info = MakeInfo(info, limits);
-  if (!wants_description || description_.has_value()) {
-    post_(RankAnswered{options_.rank, std::move(rank_info)});
-    return;
-  }
+  client_.GetWorkerInfo(kProbeTimeout, [this, limits, wants_description](
+                                           absl::StatusOr<wire::GetWorkerInfoResponse> info) {
+    if (!info.ok()) {
+      Fail(0, info.status());
+      return;
+    }
+    NoteInfo(*info);
+    RankInfo rank_info = MakeInfo(*info, limits);
+    if (wants_description && !description_.has_value()) {
+      Describe(std::move(rank_info));
+    } else {
+      post_(RankAnswered{options_.rank, std::move(rank_info)});
+    }
+  });
+}
+
+void RankLink::Describe(RankInfo info) {
   client_.GetModelDescription(
       kDescriptionTimeout,
-      [this, rank_info = std::move(rank_info)](absl::StatusOr<wire::ModelDescription> description) {
+      [this, info = std::move(info)](absl::StatusOr<wire::ModelDescription> description) {
         if (!description.ok()) {
           Fail(0, description.status());
           return;
         }
         description_ = *std::move(description);
-        post_(RankAnswered{options_.rank, rank_info});
+        post_(RankAnswered{options_.rank, info});
       });
 }
 

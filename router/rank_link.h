@@ -58,9 +58,10 @@ class RankLink {
   const absl::Status& configuration_error() const { return configuration_error_; }
 
  private:
-  void Load(worker::v1::GetWorkerInfoResponse info, bool wants_description);
-  void OnLoaded(const worker::v1::GetWorkerInfoResponse& info,
-                const worker::v1::ShardLimits& limits, bool wants_description);
+  void Load(bool wants_description);
+  void AskAgain(const worker::v1::ShardLimits& limits, bool wants_description);
+  void Describe(RankInfo info);
+  void NoteInfo(const worker::v1::GetWorkerInfoResponse& info);
   void OnReply(uint64_t epoch, const worker::v1::ExecuteResponse& response);
   void Fail(uint64_t epoch, const absl::Status& status);
 

@@ -34,6 +34,7 @@ void FakeRank::Start() {
     base::MutexLock lock(&mutex_);
     ++instance_;
     is_killed_ = false;
+    is_loaded_ = false;
     highest_epoch_ = 0;
   }
   grpc::ServerBuilder builder;
@@ -116,7 +117,7 @@ grpc::Status FakeRank::GetWorkerInfo(grpc::ServerContext*, const wire::GetWorker
   response->set_version(options_.version);
   response->set_protocol_version(1);
   response->set_backend("fake");
-  response->set_numerics_id("fake-numerics");
+  response->set_numerics_id(is_loaded_ ? "fake-numerics/f16" : "fake-numerics");
   response->set_pid(1234);
   response->set_highest_epoch(highest_epoch_);
   response->set_model_fingerprint(options_.fingerprint);
@@ -127,6 +128,10 @@ grpc::Status FakeRank::LoadShard(grpc::ServerContext*, const wire::LoadShardRequ
                                  grpc::ServerWriter<wire::LoadShardResponse>* writer) {
   if (!options_.load_status.ok()) return options_.load_status;
   loaded_ = *request;
+  {
+    base::MutexLock lock(&mutex_);
+    is_loaded_ = true;
+  }
   wire::LoadShardResponse response;
   response.set_loaded_bytes(500);
   response.set_total_bytes(1000);

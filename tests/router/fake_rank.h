@@ -95,6 +95,7 @@ class FakeRank final : public worker::v1::WorkerService::Service {
   uint64_t instance_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t num_released_ ABSL_GUARDED_BY(mutex_) = kAll;  // replies that may go
   bool is_holding_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_loaded_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_killed_ ABSL_GUARDED_BY(mutex_) = false;
   bool diverges_ ABSL_GUARDED_BY(mutex_) = false;
   size_t num_plans_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -139,6 +139,7 @@ TEST_F(GroupShellTest, ServesWhatTheRanksGenerate) {
   EXPECT_TRUE(shell_->Readiness().ok());
   EXPECT_EQ(shell_->model()->name, "test-model");
   EXPECT_EQ(shell_->model()->max_seq_len, 128u);
+  EXPECT_EQ(shell_->model()->numerics_id, "fake-numerics/f16") << "as it is once loaded";
   const auto one = Submit({MakeRequest(1, "a prompt of some length", 20)});
   const auto two = Submit({MakeRequest(2, "b", 5), MakeRequest(3, "b", 7)});
   EXPECT_EQ(one->WaitForEnd(1).reason, FinishReason::kLength);
