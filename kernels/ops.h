@@ -28,8 +28,8 @@ inline constexpr int kAttentionSegment = 512;  // positions joined as one partia
 inline constexpr int kMaxLeaves = 8;           // leaves of the K tree of a row-parallel product
 
 // Activations quantised per row and per block of 32 columns: x[r][k] ~ scale * q, where
-// scale = max|x| / 127 over the block (0 for a block of zeros), q = round-to-nearest-even(x /
-// scale) computed as x * (127 / max|x|).
+// scale = max|x| / 127 over the block and q = round-to-nearest-even(x * (127 / max|x|)); a block
+// whose max|x| is below 1e-30 has scale 0 and q 0.
 //   q     [width/32][rows][32]     one block of all rows, then the next block
 //   scale [width/32][rows]
 //   sum   [width/32][rows]         sum of the 32 q of the block
@@ -54,7 +54,7 @@ struct EmbedArgs {
   float* out = nullptr;  // [rows, width]
 };
 
-// out = x / sqrt(mean(x^2) + eps) * weight, over groups of `width` columns of each row:
+// out = (x * (1 / sqrt(mean(x^2) + eps))) * weight, over groups of `width` columns of each row:
 // group g of row r starts at x + r * x_stride + g * width. The sum of squares uses 16 lanes (lane =
 // column % 16, columns in order) and the fixed join of kernels/cpu (lane i += lane i+8, +4, +2,
 // +1). In place is allowed. (Zhang & Sennrich, Root Mean Square Layer Normalization, 2019.)
@@ -124,6 +124,7 @@ struct MatMulArgs {
 // Joins the partials of a row-parallel product from all ranks and adds the residual:
 //   v[i] = parts[i][r];  v[dst] += v[src] for each step;  out = residual + v[0]
 // and, when a weight is given, the RMS norm of `out` (as RmsNormArgs). out may be == residual.
+// REQUIRES: 1 <= num_parts <= kMaxLeaves.
 struct JoinAddArgs {
   const float* const* parts = nullptr;  // num_parts x [rows, width], leaf order
   int32_t num_parts = 0;
@@ -184,7 +185,8 @@ struct StepLayout {
   const int32_t* const* block_tables = nullptr;  // [num_seqs]
 };
 
-// Rounds k and v to the pages' type (nearest even) and writes them.
+// Rounds k and v to the pages' type (nearest even) and writes them. Values beyond f16 become
+// infinite.
 struct KvStoreArgs {
   const float* k = nullptr;  // KV head h of row r at k + r * stride + h * head_dim
   const float* v = nullptr;
@@ -198,9 +200,12 @@ struct KvStoreArgs {
 //   out[r][h] = softmax(q . K[0..position] * scale) V[0..position]
 // Order: tiles of 64 absolute positions; a score adds q[d]*k[d] by fma over d in order from 0, then
 // is multiplied by `scale`; within a segment of 512 positions a running maximum (tile by tile),
-// lane sums (lane = position % 16) and fma accumulation of p*v over positions in order; sums use
-// the fixed lane join; segments are joined in order with the same rescaling. Positions after the
-// row's own are -inf by selection (pages may hold NaN there); a fully masked tile is skipped.
+// lane sums (lane = position % 16) and fma accumulation of p*v over positions in order, both
+// multiplied by exp(old maximum - new) when the maximum grows; sums use the fixed lane join.
+// Segments are joined in order in the same way, total = fma(segment, exp(its maximum - new),
+// total * exp(old maximum - new)), and the total is divided by its sum at the end. Positions after
+// the row's own are -inf by selection and their values are not read (pages may hold NaN there); a
+// fully masked tile is skipped. REQUIRES: head_dim <= 512.
 struct AttentionArgs {
   const float* q = nullptr;  // query head h of row r at q + r * q_stride + h * head_dim
   int64_t q_stride = 0;
@@ -213,7 +218,8 @@ struct AttentionArgs {
   int64_t out_stride = 0;
 };
 
-// out = silu(gate) * up, silu(x) = x / (1 + exp(-x)) with the kernels' own exp.
+// out = silu(gate) * up, silu(x) = x / (1 + exp(-x)) with the kernels' own exp (0 below -87.33,
+// infinity above 88).
 struct SwiGluArgs {
   const float* gate_up = nullptr;  // row r: gate [width], then up [width]
   int64_t stride = 0;

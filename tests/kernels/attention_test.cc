@@ -215,6 +215,11 @@ TEST(AttentionTest, RowsDoNotDependOnEachOther) {
   }
 }
 
+TEST(AttentionTest, HasTheBitsOfNumericsIdCpu1) {
+  AttentionStep step({.heads = 4, .kv_heads = 2, .head_dim = 48}, Borders(), 5);
+  EXPECT_EQ(HashOfBits(step.Run(*CpuBackends().back().backend)), 15353832506023751571u);
+}
+
 TEST(AttentionTest, LargeScoresDoNotOverflow) {
   // One key that dominates all others by far: the result is its value.
   const Shape shape{.heads = 1, .kv_heads = 1, .head_dim = 32, .type = KvType::kF32};

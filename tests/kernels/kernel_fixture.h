@@ -107,6 +107,18 @@ inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
+// FNV-1a over the bits. The kernels' order of operations is part of the numerics id "cpu-1": where
+// a test expects a hash, a change of it needs another id (docs/decisions/0001-determinism.md).
+inline uint64_t HashOfBits(const std::vector<float>& values) {
+  uint64_t hash = 1469598103934665603u;
+  for (const float value : values) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof(bits));
+    hash = (hash ^ bits) * 1099511628211u;
+  }
+  return hash;
+}
+
 inline void ExpectNear(const std::vector<float>& actual, const std::vector<float>& expected,
                        Tolerance tolerance) {
   ASSERT_EQ(actual.size(), expected.size());

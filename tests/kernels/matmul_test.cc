@@ -318,6 +318,18 @@ TEST(MatMulTest, ExtremeCodesDoNotSaturate) {
   }
 }
 
+TEST(MatMulTest, HasTheBitsOfNumericsIdCpu1) {
+  const std::vector<float> x = Random(1).Floats(3 * 256);
+  std::vector<float> all;
+  for (const DType type : kAllTypes) {
+    const FileWeight weight(type, 20, 256, 2);
+    const std::vector<float> result =
+        Multiply(*CpuBackends().back().backend, {weight.Slice()}, x, 3, FiveLeaves());
+    all.insert(all.end(), result.begin(), result.end());
+  }
+  EXPECT_EQ(HashOfBits(all), 14776903495160895865u);
+}
+
 TEST(MatMulTest, NoRowsIsFine) {
   const FileWeight weight(DType::kQ8_0, 16, 32, 1);
   for (const NamedBackend& cpu : CpuBackends()) {

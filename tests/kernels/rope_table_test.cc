@@ -1,11 +1,10 @@
 #include "kernels/reference/rope_table.h"
 
 #include <cmath>
-#include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/kernels/kernel_fixture.h"
 
 namespace shoal::kernels {
 namespace {
@@ -52,13 +51,7 @@ TEST(RopeTableTest, PositionZeroDoesNotTurn) {
 TEST(RopeTableTest, HasTheSameBitsEverywhere) {
   std::vector<float> table(4096 * 64);
   BuildRopeTable(4096, 64, 10000.0, nullptr, table.data());
-  uint64_t hash = 1469598103934665603u;
-  for (const float x : table) {
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    hash = (hash ^ bits) * 1099511628211u;
-  }
-  EXPECT_EQ(hash, 0xbaa89a8416089d8au);
+  EXPECT_EQ(HashOfBits(table), 0xbaa89a8416089d8au);
 }
 
 }  // namespace

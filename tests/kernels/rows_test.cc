@@ -280,6 +280,31 @@ TEST(EmbedTest, LooksUpRowsInTheFilesFormat) {
   }
 }
 
+TEST(RowsTest, HaveTheBitsOfNumericsIdCpu1) {
+  Backend& backend = *CpuBackends().back().backend;
+  const std::vector<float> x = Random(1).Floats(3 * 192, 10);
+  const std::vector<float> weight = Random(2).Floats(192);
+  std::vector<float> normed(3 * 192), swiglu(3 * 96);
+  backend.RmsNorm({.x = x.data(),
+                   .x_stride = 192,
+                   .weight = weight.data(),
+                   .eps = 1e-5f,
+                   .rows = 3,
+                   .groups = 1,
+                   .width = 192,
+                   .out = normed.data(),
+                   .out_stride = 192,
+                   .quantized = {}});
+  backend.SwiGlu({.gate_up = x.data(),
+                  .stride = 192,
+                  .rows = 3,
+                  .width = 96,
+                  .out = swiglu.data(),
+                  .quantized = {}});
+  normed.insert(normed.end(), swiglu.begin(), swiglu.end());
+  EXPECT_EQ(HashOfBits(normed), 4220114936533643524u);
+}
+
 TEST(RowsTest, NaNAndInfinityPassThroughWithoutHarm) {
   for (const NamedBackend& cpu : CpuBackends()) {
     std::vector<float> x(2 * 64, 1.0f);
