@@ -58,7 +58,7 @@ struct CpuWeight {
 };
 
 // Products work on chunks of at most this many activation rows, whose operands are laid out anew in
-// the thread's scratch (matmul.inc.h); few enough for them to stay in the second-level cache.
+// the thread's scratch (panels.inc.h); few enough for them to stay in the second-level cache.
 inline constexpr int64_t kChunkRows = 64;
 
 // Scratch per activation value of a chunk, rounded up: int8 q and f32 x, and four words a block.

@@ -1,4 +1,4 @@
-// What matmul.inc.h needs of AVX2: 8 outputs at a time.
+// What leaf.inc.h needs of AVX2: 8 outputs at a time.
 
 using DotVec = __m256;
 inline constexpr int kDotLanes = 8;

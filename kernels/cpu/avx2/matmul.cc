@@ -19,6 +19,8 @@ namespace {
 #include "kernels/cpu/unroll.inc.h"
 #include "kernels/cpu/avx2/lanes.inc.h"
 #include "kernels/cpu/avx2/dot.inc.h"
+#include "kernels/cpu/leaf.inc.h"
+#include "kernels/cpu/panels.inc.h"
 #include "kernels/cpu/matmul.inc.h"
 // clang-format on
 

@@ -1,4 +1,4 @@
-// What matmul.inc.h needs of AVX-512 with VNNI.
+// What leaf.inc.h needs of AVX-512 with VNNI.
 
 using DotVec = __m512;
 inline constexpr int kDotLanes = 16;

@@ -23,6 +23,8 @@ namespace {
 #include "kernels/cpu/unroll.inc.h"
 #include "kernels/cpu/avx512/lanes.inc.h"
 #include "kernels/cpu/avx512/dot.inc.h"
+#include "kernels/cpu/leaf.inc.h"
+#include "kernels/cpu/panels.inc.h"
 #include "kernels/cpu/matmul.inc.h"
 // clang-format on
 

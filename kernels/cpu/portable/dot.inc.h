@@ -1,4 +1,4 @@
-// What matmul.inc.h needs, in plain C++.
+// What leaf.inc.h needs, in plain C++.
 
 using DotVec = Vec;
 inline constexpr int kDotLanes = 16;

@@ -17,6 +17,8 @@ namespace {
 #include "kernels/cpu/unroll.inc.h"
 #include "kernels/cpu/portable/lanes.inc.h"
 #include "kernels/cpu/portable/dot.inc.h"
+#include "kernels/cpu/leaf.inc.h"
+#include "kernels/cpu/panels.inc.h"
 #include "kernels/cpu/matmul.inc.h"
 // clang-format on
 
