@@ -62,17 +62,6 @@ std::vector<int> Graph::Consumers(ValueId id) const {
   return consumers;
 }
 
-bool Graph::IsUsed(ValueId id) const { return id == logits || !Consumers(id).empty(); }
-
-void Graph::ReplaceUses(ValueId from, ValueId to) {
-  for (Node& node : nodes) {
-    std::replace(node.inputs.begin(), node.inputs.end(), from, to);
-  }
-  if (logits == from) {
-    logits = to;
-  }
-}
-
 ConstantId Graph::FindConstant(absl::string_view name) const {
   for (size_t i = 0; i < constants.size(); ++i) {
     if (constants[i].name == name) {

@@ -193,11 +193,7 @@ struct Graph {
   int Producer(ValueId id) const;
   // Indices of the nodes that read a value, each once, in order. The graph's output is no node.
   std::vector<int> Consumers(ValueId id) const;
-  bool IsUsed(ValueId id) const;
 
-  void ReplaceUses(ValueId from, ValueId to);
-
-  // The constant of this name, which `make` fills when there is none yet.
   ConstantId FindConstant(absl::string_view name) const;  // kNoConstant: not there
 
   // CHECKs what every pass keeps: ids in range, one writer for a value, written before read.
