@@ -87,7 +87,7 @@ absl::StatusOr<Blueprint> Draw(const model::GgufFile& file, const RankModel::Opt
   SHOAL_RETURN_IF_ERROR(graph::RunPasses(blueprint.config, blueprint.weights, opts.tp, opts.shard,
                                          opts.max_seq_len, graph::PassOptions{}, &graph));
   blueprint.program = graph::Lower(graph, {.max_batch_tokens = opts.max_batch_tokens,
-                                           .max_output_rows = opts.max_batch_tokens,
+                                           .max_output_rows = std::min(opts.max_batch_tokens, opts.max_batch_seqs),
                                            .max_seq_len = opts.max_seq_len});
   const graph::Program& program = blueprint.program;
   blueprint.kv_shape = {.num_layers = program.num_layers,

@@ -1,0 +1,126 @@
+"""A stream outlives its ranks; nothing is left behind; exit codes tell a crash from a drain."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import threading
+import time
+
+import grpc
+import pytest
+
+from cluster import BIN, Cluster, collect
+
+PROMPTS = [[(7 * i + 3 * j) % 500 for j in range(1, 12 + i)] for i in range(8)]
+LONG = dict(max_tokens=180, ignore_eos=True, temperature=0.8, seed=11)
+
+
+def gone(pid):
+    """True when no process of this id runs (a zombie does not)."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def wait_until(condition, seconds, what):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not come within {seconds} s"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_streams_outlive_a_killed_rank(models, victim):
+    with Cluster(models(), tp=2) as cluster:
+        want = [cluster.generate(p, **LONG).ids for p in PROMPTS]
+        before = cluster.pids()
+        streams = [cluster.stream(p, **LONG) for p in PROMPTS]
+        firsts = [next(s) for s in streams]
+        os.kill(before[victim], signal.SIGKILL)
+        got = []
+        for first, stream in zip(firsts, streams):
+            answers, _ = collect([first, *stream])
+            got.append(answers[0].ids)
+        assert got == want
+        after = cluster.pids()
+        assert after[victim] != before[victim] and after[1 - victim] == before[1 - victim]
+        assert cluster.generate(PROMPTS[0], **LONG).ids == want[0]
+
+
+def test_a_rank_killed_again_and_again(models):
+    with Cluster(models(), tp=2) as cluster:
+        want = cluster.generate(PROMPTS[0], **LONG).ids
+        for round_number in range(3):
+            stream = cluster.stream(PROMPTS[0], **LONG)
+            first = next(stream)
+            os.kill(cluster.pids()[round_number % 2], signal.SIGKILL)
+            answers, _ = collect([first, *stream])
+            assert answers[0].ids == want
+
+
+def test_sigterm_drains(models):
+    with Cluster(models()) as cluster:
+        want = cluster.generate(PROMPTS[0], **LONG).ids
+        streams = [cluster.stream(PROMPTS[0], **LONG) for _ in range(4)]
+        firsts = [next(s) for s in streams]
+        cluster.process.send_signal(signal.SIGTERM)
+        results = [collect([f, *s])[0][0].ids for f, s in zip(firsts, streams)]
+        assert results == [want] * 4
+        with pytest.raises(grpc.RpcError) as error:
+            cluster.generate(PROMPTS[0], timeout=5, max_tokens=1)
+        assert error.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert cluster.process.wait(timeout=20) == 0
+
+
+def test_nothing_outlives_a_killed_serve(models):
+    shm = set(os.listdir("/dev/shm"))
+    cluster = Cluster(models(), tp=2)
+    pids = cluster.pids()
+    os.kill(cluster.process.pid, signal.SIGKILL)
+    cluster.process.wait()
+    wait_until(lambda: all(gone(pid) for pid in pids), 5, "the end of the ranks")
+    assert set(os.listdir("/dev/shm")) <= shm
+
+
+def test_a_dead_router_is_an_error_exit(models):
+    cluster = Cluster(models(), tp=2)
+    pids = cluster.pids()
+    children = subprocess.run(["pgrep", "-P", str(cluster.process.pid), "shoal-router"], capture_output=True, text=True)
+    os.kill(int(children.stdout.split()[0]), signal.SIGKILL)
+    assert cluster.process.wait(timeout=10) != 0
+    wait_until(lambda: all(gone(pid) for pid in pids), 5, "the end of the ranks")
+
+
+def test_a_bad_model_file_is_refused_by_name(tmp_path):
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(b"GGUF" + bytes(100))
+    done = subprocess.run([str(BIN / "shoalctl"), "serve", str(bad), "--listen", "127.0.0.1:0", "--admin-listen",
+                           "127.0.0.1:0"], capture_output=True, text=True, timeout=20)
+    assert done.returncode not in (0, None) and "bad.gguf" in done.stderr
+
+
+def test_sizes_that_do_not_fit_are_refused_with_the_legal_ones(models):
+    with pytest.raises(RuntimeError) as error:
+        Cluster(models(heads=6, kv_heads=2, embd=192, ffn=384), tp=8)
+    assert "6" in str(error.value) and "legal" in str(error.value).lower()
+
+
+def test_an_idle_cluster_uses_no_cpu(models):
+    with Cluster(models(), tp=2, threads=1) as cluster:
+        cluster.generate(PROMPTS[0], max_tokens=4)
+        pids = cluster.pids()
+
+        def cpu_ticks():
+            total = 0
+            for pid in pids:
+                fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+                total += int(fields[11]) + int(fields[12])
+            return total
+
+        done = threading.Event()
+        done.wait(0.3)
+        before = cpu_ticks()
+        done.wait(2.0)
+        assert cpu_ticks() - before <= 4, "more than 40 ms of CPU in 2 idle seconds"
