@@ -3,21 +3,31 @@
 inline constexpr float kTinyBlock =
     1e-30f;  // smaller maxima count as zero (127 / max would overflow)
 
+// t = kMagic + n for an integer n in (-2^22, 2^22): n. (No conversion, which NaN would not
+// survive.)
+inline int32_t IntFromMagic(float t) {
+  uint32_t bits;
+  uint32_t magic_bits;
+  memcpy(&bits, &t, 4);
+  memcpy(&magic_bits, &kMagic, 4);
+  return static_cast<int32_t>(bits - magic_bits);
+}
+
 // Quantises block `block` of row `row`; `low` and `high` are its 32 values.
 inline void QuantizeBlock(Vec low, Vec high, const QuantizedRows& out, int64_t block, int64_t row) {
   const float max = ReduceMax(Max(Abs(low), Abs(high)));
   const bool tiny = max < kTinyBlock;
   const Vec inverse = Set1(tiny ? 0.0f : 127.0f / max);
   const int64_t at = block * out.rows + row;
+  const Vec low_q = Add(Mul(low, inverse), Set1(kMagic));
+  const Vec high_q = Add(Mul(high, inverse), Set1(kMagic));
   int8_t* q = out.q + at * 32;
-  StoreBytesFromMagic(q, Add(Mul(low, inverse), Set1(kMagic)));
-  StoreBytesFromMagic(q + 16, Add(Mul(high, inverse), Set1(kMagic)));
-  int32_t sum = 0;
-  for (int i = 0; i < 32; ++i) {
-    sum += q[i];
-  }
+  StoreBytesFromMagic(q, low_q);
+  StoreBytesFromMagic(q + 16, high_q);
+  // Integers this small add up exactly in float, in any order.
+  const Vec integers = Add(Sub(low_q, Set1(kMagic)), Sub(high_q, Set1(kMagic)));
   out.scale[at] = tiny ? 0.0f : max / 127.0f;
-  out.sum[at] = sum;
+  out.sum[at] = IntFromMagic(ReduceAdd(integers) + kMagic);
 }
 
 inline void QuantizeRow(const float* x, const QuantizedRows& out, int64_t row) {
