@@ -86,9 +86,10 @@ absl::StatusOr<Blueprint> Draw(const model::GgufFile& file, const RankModel::Opt
   graph::Graph graph = graph::BuildGraph(blueprint.config, blueprint.weights);
   SHOAL_RETURN_IF_ERROR(graph::RunPasses(blueprint.config, blueprint.weights, opts.tp, opts.shard,
                                          opts.max_seq_len, graph::PassOptions{}, &graph));
-  blueprint.program = graph::Lower(graph, {.max_batch_tokens = opts.max_batch_tokens,
-                                           .max_output_rows = std::min(opts.max_batch_tokens, opts.max_batch_seqs),
-                                           .max_seq_len = opts.max_seq_len});
+  blueprint.program =
+      graph::Lower(graph, {.max_batch_tokens = opts.max_batch_tokens,
+                           .max_output_rows = std::min(opts.max_batch_tokens, opts.max_batch_seqs),
+                           .max_seq_len = opts.max_seq_len});
   const graph::Program& program = blueprint.program;
   blueprint.kv_shape = {.num_layers = program.num_layers,
                         .kv_heads = program.num_kv_heads,
