@@ -49,7 +49,8 @@ RankModel::Options SmallOptions(int tp = 1, KvType kv_type = KvType::kF16) {
           .kv_type = kv_type,
           .max_batch_tokens = 128,
           .max_batch_seqs = 8,
-          .max_seq_len = 1024};
+          .max_seq_len = 1024,
+          .max_output_rows = 128};
 }
 
 // Bits, so that NaN and the sign of zero count.

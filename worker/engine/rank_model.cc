@@ -40,6 +40,7 @@ absl::StatusOr<RankModel::Options> WithDefaults(RankModel::Options options,
       SetDefault("--max-batch-seqs", kDefaultBatchSeqs, kMaxBatchSeqs, &options.max_batch_seqs));
   const int64_t context = std::min(config.context_length, kMaxSeqLen);
   SHOAL_RETURN_IF_ERROR(SetDefault("--max-seq-len", context, context, &options.max_seq_len));
+  if (options.max_output_rows == 0) options.max_output_rows = options.max_batch_seqs;
   if (options.kv_bytes < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("--kv-cache-bytes is ", options.kv_bytes, "; expected 0 or more"));
@@ -86,10 +87,9 @@ absl::StatusOr<Blueprint> Draw(const model::GgufFile& file, const RankModel::Opt
   graph::Graph graph = graph::BuildGraph(blueprint.config, blueprint.weights);
   SHOAL_RETURN_IF_ERROR(graph::RunPasses(blueprint.config, blueprint.weights, opts.tp, opts.shard,
                                          opts.max_seq_len, graph::PassOptions{}, &graph));
-  blueprint.program =
-      graph::Lower(graph, {.max_batch_tokens = opts.max_batch_tokens,
-                           .max_output_rows = std::min(opts.max_batch_tokens, opts.max_batch_seqs),
-                           .max_seq_len = opts.max_seq_len});
+  blueprint.program = graph::Lower(graph, {.max_batch_tokens = opts.max_batch_tokens,
+                                           .max_output_rows = opts.max_output_rows,
+                                           .max_seq_len = opts.max_seq_len});
   const graph::Program& program = blueprint.program;
   blueprint.kv_shape = {.num_layers = program.num_layers,
                         .kv_heads = program.num_kv_heads,

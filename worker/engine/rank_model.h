@@ -29,6 +29,7 @@ class RankModel {
     int64_t max_batch_tokens = 0;  // 0: 512
     int64_t max_batch_seqs = 0;    // 0: 64
     int64_t max_seq_len = 0;       // 0: the model's context
+    int64_t max_output_rows = 0;   // logits computed at once; 0: max_batch_seqs
     int64_t available_bytes = -1;  // of memory; -1: ask the system, 0: unknown
   };
 
