@@ -30,7 +30,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  // A peer that is gone without a FIN is noticed within 15 s; on this host the kernel tells at once.
+  // A peer that is gone without a FIN is noticed within 15 s; on this host the kernel tells at
+  // once.
   if (!absl::StartsWith(address, "unix")) {
     args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
     args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
