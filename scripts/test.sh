@@ -44,7 +44,7 @@ scripts/build.sh tsan threaded_tests
 ctest --test-dir build/tsan --output-on-failure -L threaded
 
 step "Fuzzing"
-scripts/build.sh fuzz
+scripts/build.sh fuzz gguf_fuzzer template_fuzzer tokenizer_fuzzer
 scripts/fuzz.sh "${full:+600}"
 
 step "clang-tidy"
