@@ -101,7 +101,8 @@ int Serve(const Flags& flags) {
   builder.AddListeningPort(flags.listen, grpc::InsecureServerCredentials(), &port);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  // A router pings every 10 s, also while its stream is silent; gRPC's default takes that for abuse.
+  // A router pings every 10 s, also while its stream is silent; gRPC's default takes that for
+  // abuse.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
   builder.RegisterService(service->get());
   std::unique_ptr<grpc::ServerCompletionQueue> queue = builder.AddCompletionQueue();
