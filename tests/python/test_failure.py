@@ -61,16 +61,24 @@ def test_a_rank_killed_again_and_again(models):
 
 
 def test_sigterm_drains(models):
-    with Cluster(models()) as cluster:
-        want = cluster.generate(PROMPTS[0], **LONG).ids
-        streams = [cluster.stream(PROMPTS[0], **LONG) for _ in range(4)]
+    options = {**LONG, "max_tokens": 1200}
+    with Cluster(models(ctx=2048)) as cluster:
+        want = cluster.generate(PROMPTS[0], **options).ids
+        streams = [cluster.stream(PROMPTS[0], **options) for _ in range(4)]
         firsts = [next(s) for s in streams]
         cluster.process.send_signal(signal.SIGTERM)
+
+        def is_refused():  # while the streams run
+            try:
+                cluster.generate(PROMPTS[1], timeout=5, max_tokens=1)
+                return False
+            except grpc.RpcError as error:
+                assert error.code() == grpc.StatusCode.UNAVAILABLE
+                return True
+
+        wait_until(is_refused, 2, "the refusal of new requests")
         results = [collect([f, *s])[0][0].ids for f, s in zip(firsts, streams)]
         assert results == [want] * 4
-        with pytest.raises(grpc.RpcError) as error:
-            cluster.generate(PROMPTS[0], timeout=5, max_tokens=1)
-        assert error.value.code() == grpc.StatusCode.UNAVAILABLE
         assert cluster.process.wait(timeout=20) == 0
 
 
