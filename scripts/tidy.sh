@@ -14,11 +14,12 @@ fi
 files=$(grep -vE '^(kernels/cpu/(avx2|avx512|portable)|tests/fuzz|bench)/' <<<"$list" || true)
 [ -z "$files" ] && { echo "no file to check"; exit 0; }
 
-generated=()
-for folder in build/release/gen/*; do generated+=(-isystem "$folder"); done
-xargs -P "$(nproc)" -n 4 clang-tidy-14 --quiet --warnings-as-errors='*' \
-  -checks='-*,bugprone-use-after-move,clang-diagnostic-thread-safety*' <<<"$files" -- 2>/dev/null \
-  -std=c++20 -Wthread-safety -I. "${generated[@]}" \
-  '-DSHOAL_VERSION=""' '-DSHOAL_SOURCE_DIR=""' '-DSHOAL_BINARY_DIR=""' \
-  -DPCRE2_CODE_UNIT_WIDTH=8
+flags=(-std=c++20 -Wthread-safety -I. '-DSHOAL_VERSION=""' '-DSHOAL_SOURCE_DIR=""'
+  '-DSHOAL_BINARY_DIR=""')
+for folder in build/release/gen/*; do flags+=(-isystem "$folder"); done
+export checks='-*,bugprone-use-after-move,clang-diagnostic-thread-safety*'
+# One process for four files; the files come before the --, the compiler's flags after it.
+xargs -P "$(nproc)" -n 4 bash -c 'flags=(); while [ "$1" != -- ]; do flags+=("$1"); shift; done; shift
+  clang-tidy-14 --quiet --warnings-as-errors="*" --checks="$checks" "$@" -- "${flags[@]}" 2>/dev/null' \
+  tidy "${flags[@]}" -- <<<"$files"
 echo "checked $(wc -l <<<"$files") files"
