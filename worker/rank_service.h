@@ -54,8 +54,9 @@ class RankService final
   // --- For the loop
   // ---------------------------------------------------------------------------------
 
-  // Runs one plan. `owner_epoch` is the epoch the stream runs under (empty before its first plan);
-  // it is set then. ABORTED for a plan of another epoch than the joined one.
+  // Runs one plan and fills `response`. `stream_epoch` is empty before the stream's first plan,
+  // which sets it. ABORTED for a plan of another epoch than the joined one; else RankEngine::Step's
+  // errors.
   absl::Status RunStep(const v1::StepPlan& plan, std::string* stream_epoch,
                        v1::ExecuteResponse* response);
   // The stream that ran plans of `stream_epoch` is gone: the epoch ends, if it still is the joined
