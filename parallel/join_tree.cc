@@ -3,26 +3,11 @@
 #include <glog/logging.h>
 
 #include <algorithm>
-#include <cstring>
 
 namespace shoal::parallel {
 namespace {
 
 constexpr int kMaxDepth = 3;
-constexpr int64_t kBlock = 512;  // floats joined at a time: the scratch stays in the first cache
-
-// dst may be left. Sixteen lanes at a time through a local array, so that the compiler needs no
-// alias check to vectorise; the one addition of each element is the same on every ISA.
-void Add(const float* left, const float* right, int64_t n, float* dst) {
-  constexpr int64_t kLanes = 16;
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    float sum[kLanes];
-    for (int64_t lane = 0; lane < kLanes; ++lane) sum[lane] = left[i + lane] + right[i + lane];
-    std::memcpy(dst + i, sum, sizeof(sum));
-  }
-  for (; i < n; ++i) dst[i] = left[i] + right[i];
-}
 
 }  // namespace
 
@@ -108,55 +93,23 @@ void JoinTree::CheckIsOurs(const Subtree& subtree) const {
       << "node " << subtree.node << " is of another tree";
 }
 
-// Evaluates the tree for one block of elements. The parts come in the order of the walk.
-class JoinTree::Joiner {
- public:
-  Joiner(const JoinTree& tree, absl::Span<const float* const> parts,
-         absl::Span<const Subtree> subtrees)
-      : tree_(tree), parts_(parts), subtrees_(subtrees) {}
-
-  void JoinBlock(int64_t offset, int64_t count, float* out) {
-    next_ = 0;
-    offset_ = offset;
-    count_ = count;
-    const float* sum = Evaluate(0, out, 0);
-    if (sum != out) std::memcpy(out, sum, count * sizeof(float));
+std::vector<JoinStep> JoinTree::JoinStepsBetween(absl::Span<const Subtree> parts) const {
+  std::vector<int> part_of_leaf;
+  for (size_t part = 0; part < parts.size(); ++part) {
+    CheckIsOurs(parts[part]);
+    CHECK_EQ(parts[part].leaves.begin, static_cast<int64_t>(part_of_leaf.size()))
+        << "the subtrees leave a gap or overlap";
+    part_of_leaf.resize(parts[part].leaves.end, static_cast<int>(part));
   }
-
- private:
-  // Returns where the node's sum is: the part itself, or `dst`. parts_[0] is read before `dst` is
-  // first written, which is why the two may be the same.
-  const float* Evaluate(int node, float* dst, int depth) {
-    if (subtrees_[next_].node == node) return parts_[next_++] + offset_;
-    const float* left = Evaluate(tree_.nodes_[node].left, dst, depth + 1);
-    const float* right = Evaluate(tree_.nodes_[node].right, scratch_[depth], depth + 1);
-    Add(left, right, count_, dst);
-    return dst;
+  CHECK_EQ(static_cast<int>(part_of_leaf.size()), num_leaves()) << "the last leaves are missing";
+  // A step names the first leaf of both its sides, and a side that is no single part begins with
+  // one. Steps inside of a part have been done where it was computed.
+  std::vector<JoinStep> steps;
+  for (const JoinStep& step : JoinSteps(root())) {
+    const JoinStep joined{part_of_leaf[step.dst], part_of_leaf[step.src]};
+    if (joined.dst != joined.src) steps.push_back(joined);
   }
-
-  const JoinTree& tree_;
-  const absl::Span<const float* const> parts_;
-  const absl::Span<const Subtree> subtrees_;
-  size_t next_ = 0;
-  int64_t offset_ = 0;
-  int64_t count_ = 0;
-  float scratch_[kMaxDepth][kBlock];  // the right operand at each depth
-};
-
-void JoinTree::JoinParts(absl::Span<const float* const> parts, absl::Span<const Subtree> subtrees,
-                         int64_t n, float* out) const {
-  CHECK_EQ(parts.size(), subtrees.size());
-  int64_t next_leaf = 0;
-  for (const Subtree& subtree : subtrees) {
-    CheckIsOurs(subtree);
-    CHECK_EQ(subtree.leaves.begin, next_leaf) << "the subtrees leave a gap or overlap";
-    next_leaf = subtree.leaves.end;
-  }
-  CHECK_EQ(next_leaf, num_leaves()) << "the last leaves are missing";
-  Joiner joiner(*this, parts, subtrees);
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    joiner.JoinBlock(begin, std::min(kBlock, n - begin), out + begin);
-  }
+  return steps;
 }
 
 }  // namespace shoal::parallel

@@ -74,11 +74,10 @@ class JoinTree {
   // For a subtree of L leaves there are L - 1 steps.
   std::vector<JoinStep> JoinSteps(const Subtree& subtree) const;
 
-  // out[i] = the sum over all subtrees of parts[.][i], in the order of the tree, for i < n.
-  // `parts` has one vector of n floats for each of `subtrees`, which together are all leaves from
-  // left to right. `out` may be parts[0] itself, and may overlap no other part. Does not allocate.
-  void JoinParts(absl::Span<const float* const> parts, absl::Span<const Subtree> subtrees,
-                 int64_t n, float* out) const;
+  // How to sum the partial sums of subtrees that together are all leaves, from left to right, in
+  // the order of the tree: accumulators are numbered by part, and the first one has the sum. For P
+  // parts there are P - 1 steps.
+  std::vector<JoinStep> JoinStepsBetween(absl::Span<const Subtree> parts) const;
 
  private:
   struct Node {
@@ -87,7 +86,6 @@ class JoinTree {
     int left = -1;  // -1: a leaf
     int right = -1;
   };
-  class Joiner;
 
   JoinTree() = default;
   int Build(Range units, int depth, int* num_leaves);

@@ -1,6 +1,5 @@
 #include <glog/logging.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -50,27 +49,6 @@ kernels::KSplit SplitOf(const parallel::ColumnTree& columns, Range leaves,
   return split;
 }
 
-// The steps of the whole tree that join different subtrees, numbered by subtree. A step names the
-// first leaf of both its sides, and a side that is no single subtree begins with one.
-std::vector<kernels::JoinStep> StepsBetween(const parallel::JoinTree& tree,
-                                            const std::vector<parallel::Subtree>& subtrees) {
-  const auto part_of = [&](int leaf) {
-    const auto it =
-        std::find_if(subtrees.begin(), subtrees.end(), [&](const parallel::Subtree& subtree) {
-          return subtree.leaves.begin <= leaf && leaf < subtree.leaves.end;
-        });
-    return static_cast<int32_t>(it - subtrees.begin());
-  };
-  std::vector<kernels::JoinStep> steps;
-  for (const parallel::JoinStep& step : tree.JoinSteps(tree.root())) {
-    const kernels::JoinStep joined{part_of(step.dst), part_of(step.src)};
-    if (joined.dst != joined.src) {
-      steps.push_back(joined);
-    }
-  }
-  return steps;
-}
-
 RowCut CutColumns(const parallel::ColumnTree& columns, const std::vector<Range>& leaves_of,
                   int shard, Range own_columns) {
   RowCut cut;
@@ -84,7 +62,9 @@ RowCut CutColumns(const parallel::ColumnTree& columns, const std::vector<Range>&
     }
     all.insert(all.end(), subtrees.begin(), subtrees.end());
   }
-  cut.join = StepsBetween(columns.tree, all);
+  for (const parallel::JoinStep& step : columns.tree.JoinStepsBetween(all)) {
+    cut.join.push_back({step.dst, step.src});
+  }
   return cut;
 }
 

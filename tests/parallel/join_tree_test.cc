@@ -48,12 +48,8 @@ bool SameBits(const Vector& a, const Vector& b) {
   });
 }
 
-// What a rank computes for a subtree: its own leaves, joined by the steps.
-Vector EvaluateSubtree(const JoinTree& tree, const Subtree& subtree,
-                       const std::vector<Vector>& leaves) {
-  std::vector<Vector> accumulators(leaves.begin() + subtree.leaves.begin,
-                                   leaves.begin() + subtree.leaves.end);
-  for (const JoinStep& step : tree.JoinSteps(subtree)) {
+Vector RunSteps(std::vector<Vector> accumulators, const std::vector<JoinStep>& steps) {
+  for (const JoinStep& step : steps) {
     for (size_t i = 0; i < accumulators[0].size(); ++i) {
       accumulators[step.dst][i] += accumulators[step.src][i];
     }
@@ -61,22 +57,20 @@ Vector EvaluateSubtree(const JoinTree& tree, const Subtree& subtree,
   return accumulators[0];
 }
 
-// The sum when the ranks own the runs of leaves between `cuts`.
+// The sum when the ranks own the runs of leaves between `cuts`: each joins the leaves of its
+// subtrees, all join the partial sums.
 Vector SumOverRanks(const JoinTree& tree, const std::vector<Vector>& leaves,
                     const std::vector<int>& cuts) {
   std::vector<Subtree> subtrees;
+  std::vector<Vector> partials;
   for (size_t rank = 0; rank + 1 < cuts.size(); ++rank) {
     for (const Subtree& s : tree.MaximalSubtrees({cuts[rank], cuts[rank + 1]})) {
       subtrees.push_back(s);
+      partials.push_back(RunSteps({leaves.begin() + s.leaves.begin, leaves.begin() + s.leaves.end},
+                                  tree.JoinSteps(s)));
     }
   }
-  std::vector<Vector> partials;
-  for (const Subtree& s : subtrees) partials.push_back(EvaluateSubtree(tree, s, leaves));
-  std::vector<const float*> parts;
-  for (const Vector& partial : partials) parts.push_back(partial.data());
-  Vector out(leaves[0].size(), -1.0f);
-  tree.JoinParts(parts, subtrees, static_cast<int64_t>(out.size()), out.data());
-  return out;
+  return RunSteps(partials, tree.JoinStepsBetween(subtrees));
 }
 
 TEST(JoinTreeTest, LeavesTileTheUnitsAndAreAtMostEight) {
@@ -141,29 +135,15 @@ TEST(JoinTreeTest, EverySplitOverRanksHasTheSameBits) {
   }
 }
 
-TEST(JoinTreeTest, LongVectorsAndAllLengthsHaveTheSameBits) {
+TEST(JoinTreeTest, PartsAreNumberedAndTheirInnerStepsLeftOut) {
   const JoinTree tree = JoinTree::Create(8);
-  for (const size_t n : {0, 1, 15, 16, 17, 511, 512, 513, 5000}) {
-    const auto leaves = RandomLeaves(8, n, 7);
-    const Vector expected = SumByDefinition(leaves, tree, {0, 8}, 0);
-    EXPECT_TRUE(SameBits(SumOverRanks(tree, leaves, {0, 3, 4, 8}), expected)) << n;
+  std::vector<Subtree> parts;
+  for (const Range run : {Range{0, 3}, Range{3, 8}}) {
+    for (const Subtree& s : tree.MaximalSubtrees(run)) parts.push_back(s);
   }
-}
-
-TEST(JoinTreeTest, OutMayBeTheFirstPart) {
-  for (const int64_t num_units : {2, 3, 7, 8}) {
-    const JoinTree tree = JoinTree::Create(num_units);
-    auto leaves = RandomLeaves(tree.num_leaves(), 1500, 3);
-    const Vector expected = SumByDefinition(leaves, tree, {0, num_units}, 0);
-    std::vector<Subtree> subtrees;
-    std::vector<const float*> parts;
-    for (int i = 0; i < tree.num_leaves(); ++i) {
-      subtrees.push_back(tree.MaximalSubtrees({i, i + 1})[0]);
-      parts.push_back(leaves[i].data());
-    }
-    tree.JoinParts(parts, subtrees, 1500, leaves[0].data());
-    EXPECT_TRUE(SameBits(leaves[0], expected)) << num_units;
-  }
+  // [0,2) [2,3) | [3,4) [4,8)
+  EXPECT_EQ(tree.JoinStepsBetween(parts), (std::vector<JoinStep>{{1, 2}, {0, 1}, {0, 3}}));
+  EXPECT_TRUE(tree.JoinStepsBetween({tree.root()}).empty());
 }
 
 // The property tests above would prove nothing if the order did not matter for this data.
@@ -178,11 +158,9 @@ TEST(JoinTreeTest, TheDataTellsOrdersApart) {
 
 TEST(JoinTreeDeathTest, RefusesMissingLeavesAndForeignSubtrees) {
   const JoinTree tree = JoinTree::Create(8);
-  const Vector data(4);
-  Vector out(4);
-  const float* part = data.data();
-  EXPECT_DEATH(tree.JoinParts({part}, tree.MaximalSubtrees({0, 4}), 4, out.data()), "missing");
-  EXPECT_DEATH(tree.JoinParts({part}, {JoinTree::Create(9).root()}, 4, out.data()), "another tree");
+  EXPECT_DEATH(tree.JoinStepsBetween(tree.MaximalSubtrees({0, 4})), "missing");
+  EXPECT_DEATH(tree.JoinStepsBetween(tree.MaximalSubtrees({4, 8})), "gap");
+  EXPECT_DEATH(tree.JoinStepsBetween({JoinTree::Create(9).root()}), "another tree");
 }
 
 }  // namespace
