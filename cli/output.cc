@@ -9,32 +9,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/utf8.h"
 #include "glog/logging.h"
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
 
 namespace shoal::cli {
 namespace {
-
-// Bytes of the UTF-8 character at the start of `text`; 0 if there is none that is valid.
-size_t CharacterSize(absl::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  const size_t size = lead < 0x80                   ? 1
-                      : lead >= 0xC2 && lead < 0xE0 ? 2
-                      : lead >= 0xE0 && lead < 0xF0 ? 3
-                      : lead >= 0xF0 && lead < 0xF5 ? 4
-                                                    : 0;
-  if (size == 0 || text.size() < size) return 0;
-  for (size_t i = 1; i < size; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  if (size == 3 && lead == 0xE0 && byte(1) < 0xA0) return 0;  // overlong
-  if (size == 3 && lead == 0xED && byte(1) > 0x9F) return 0;  // surrogates
-  if (size == 4 && lead == 0xF0 && byte(1) < 0x90) return 0;  // overlong
-  if (size == 4 && lead == 0xF4 && byte(1) > 0x8F) return 0;  // above U+10FFFF
-  return size;
-}
 
 // Columns of a terminal, to a good approximation.
 size_t Width(absl::string_view text) {
@@ -111,7 +92,7 @@ std::string WithoutControls(absl::string_view text) {
 std::string EscapeBytes(absl::string_view bytes) {
   std::string text;
   while (!bytes.empty()) {
-    const size_t size = CharacterSize(bytes);
+    const size_t size = base::Utf8CharacterSize(bytes);
     if (size == 0) {
       absl::StrAppendFormat(&text, "\\x%02x", static_cast<unsigned char>(bytes[0]));
     } else {

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "model/formats/utf8.h"
+#include "base/utf8.h"
 
 namespace shoal::model {
 namespace {
@@ -222,7 +222,7 @@ absl::StatusOr<absl::string_view> GgufFile::GetString(absl::string_view key) con
   }
   const absl::string_view text(reinterpret_cast<const char*>(entry->value.data()),
                                entry->value.size());
-  if (!IsValidUtf8(text)) {
+  if (!base::IsValidUtf8(text)) {
     return absl::InvalidArgumentError(
         absl::StrCat(name_, ": metadata ", Quoted(key), " is not valid UTF-8"));
   }

@@ -9,7 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "model/formats/utf8.h"
+#include "base/utf8.h"
 
 namespace shoal::model {
 namespace {
@@ -210,7 +210,7 @@ absl::Status CheckName(absl::string_view kind, absl::string_view name, uint64_t 
     return absl::DataLossError(absl::StrCat(kind, " ", Quoted(name), " has ", name.size(),
                                             " bytes; the limit is ", max_bytes));
   }
-  if (!IsValidUtf8(name)) {
+  if (!base::IsValidUtf8(name)) {
     return absl::DataLossError(absl::StrCat(kind, " ", Quoted(name), " is not valid UTF-8"));
   }
   return absl::OkStatus();

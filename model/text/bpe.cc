@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "model/text/bpe_merger.h"
-#include "model/text/unicode.h"
 
 namespace shoal::text {
 namespace {
@@ -35,10 +35,10 @@ std::array<int16_t, 0x144> MakeAlphabet() {
 
 std::optional<std::string> BytesFromAlphabet(absl::string_view token) {
   static const std::array<int16_t, 0x144> alphabet = MakeAlphabet();
-  if (FindInvalidUtf8(token) != absl::string_view::npos) return std::nullopt;
+  if (!base::IsValidUtf8(token)) return std::nullopt;
   std::string bytes;
   for (size_t pos = 0; pos < token.size();) {
-    const char32_t c = NextCodePoint(token, &pos);
+    const char32_t c = base::NextCodePoint(token, &pos);
     if (c >= alphabet.size() || alphabet[c] < 0) return std::nullopt;
     bytes.push_back(static_cast<char>(alphabet[c]));
   }

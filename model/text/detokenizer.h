@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "model/text/unicode.h"
+#include "model/text/utf8_assembler.h"
 
 namespace shoal::text {
 

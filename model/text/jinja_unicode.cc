@@ -4,14 +4,12 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
+
 namespace shoal::text::jinja {
 namespace {
 
 constexpr char32_t kInvalidByte = 0xDC00;
-
-bool IsContinuation(absl::string_view s, size_t pos) {
-  return pos < s.size() && (static_cast<unsigned char>(s[pos]) & 0xC0) == 0x80;
-}
 
 bool Within(char32_t c, char32_t first, char32_t last) { return c >= first && c <= last; }
 
@@ -50,46 +48,23 @@ std::string MapCodePoints(absl::string_view s, Map map) {
 }  // namespace
 
 char32_t DecodeCodePoint(absl::string_view s, size_t* pos) {
-  const size_t at = *pos;
-  const unsigned char lead = static_cast<unsigned char>(s[at]);
-  *pos = at + 1;
+  const unsigned char lead = static_cast<unsigned char>(s[*pos]);
   if (lead < 0x80) {
+    ++*pos;
     return lead;
   }
-  const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  char32_t c = lead & (0xFF >> (length + 1));
-  for (size_t i = 1; i < length; ++i) {
-    if (!IsContinuation(s, at + i)) {
-      return kInvalidByte + lead;
-    }
-    c = (c << 6) | (static_cast<unsigned char>(s[at + i]) & 0x3F);
-  }
-  constexpr char32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (lead < 0xC2 || lead > 0xF4 || c < kSmallest[length] || c > 0x10FFFF ||
-      Within(c, 0xD800, 0xDFFF)) {
+  if (base::Utf8CharacterSize(s.substr(*pos)) == 0) {
+    ++*pos;
     return kInvalidByte + lead;
   }
-  *pos = at + length;
-  return c;
+  return base::NextCodePoint(s, pos);
 }
 
 void AppendCodePoint(char32_t c, std::string* out) {
-  if (c < 0x80) {
-    out->push_back(static_cast<char>(c));
-  } else if (Within(c, kInvalidByte + 0x80, kInvalidByte + 0xFF)) {
+  if (Within(c, kInvalidByte + 0x80, kInvalidByte + 0xFF)) {
     out->push_back(static_cast<char>(c - kInvalidByte));
-  } else if (c < 0x800) {
-    out->push_back(static_cast<char>(0xC0 | (c >> 6)));
-    out->push_back(static_cast<char>(0x80 | (c & 0x3F)));
-  } else if (c < 0x10000) {
-    out->push_back(static_cast<char>(0xE0 | (c >> 12)));
-    out->push_back(static_cast<char>(0x80 | ((c >> 6) & 0x3F)));
-    out->push_back(static_cast<char>(0x80 | (c & 0x3F)));
   } else {
-    out->push_back(static_cast<char>(0xF0 | (c >> 18)));
-    out->push_back(static_cast<char>(0x80 | ((c >> 12) & 0x3F)));
-    out->push_back(static_cast<char>(0x80 | ((c >> 6) & 0x3F)));
-    out->push_back(static_cast<char>(0x80 | (c & 0x3F)));
+    base::AppendUtf8(c, out);
   }
 }
 
@@ -204,7 +179,7 @@ std::pair<size_t, size_t> StripRange(absl::string_view s, const absl::string_vie
   }
   while (right && end > begin) {
     size_t last = end - 1;
-    while (last > begin && end - last < 4 && IsContinuation(s, last)) {
+    while (last > begin && end - last < 4 && base::IsUtf8Continuation(s[last])) {
       --last;
     }
     size_t next = last;

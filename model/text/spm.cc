@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "model/text/bpe_merger.h"
-#include "model/text/unicode.h"
 
 namespace shoal::text {
 namespace {
@@ -107,7 +107,7 @@ absl::Status SpmEncoder::Encode(absl::string_view text, std::vector<int32_t>* id
   std::vector<BpeMerger::Symbol> symbols;
   symbols.reserve(bytes.size());
   for (size_t pos = 0; pos < bytes.size();) {
-    const size_t size = Utf8Length(bytes[pos]);
+    const size_t size = base::Utf8CharacterSize(bytes.substr(pos));
     const auto piece = pieces_.find(bytes.substr(pos, size));
     symbols.push_back(
         {piece == pieces_.end() ? kNoToken : piece->second.id, static_cast<uint32_t>(size)});

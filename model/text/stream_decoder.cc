@@ -3,15 +3,15 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "base/utf8.h"
 #include "model/text/tokenizer.h"
-#include "model/text/unicode.h"
 
 namespace shoal::text {
 namespace {
 
 StreamDecoder::Options WithoutBadStops(StreamDecoder::Options options) {
   for (std::string& stop : options.stop_strings) {
-    if (FindInvalidUtf8(stop) != absl::string_view::npos) stop.clear();  // keeps the indices
+    if (!base::IsValidUtf8(stop)) stop.clear();  // keeps the indices
   }
   return options;
 }
@@ -38,7 +38,7 @@ StreamDecoder::Delta StreamDecoder::Finish() {
 }
 
 StreamDecoder::Decision StreamDecoder::Decide(bool is_final) const {
-  for (size_t begin = 0; begin < held_.size(); begin += Utf8Length(held_[begin])) {
+  for (size_t begin = 0; begin < held_.size();) {
     const absl::string_view rest = absl::string_view(held_).substr(begin);
     bool may_grow = false;
     std::optional<int> match;
@@ -55,6 +55,7 @@ StreamDecoder::Decision StreamDecoder::Decide(bool is_final) const {
     }
     if (match.has_value()) return {begin, match};
     if (may_grow && !is_final) return {begin, std::nullopt};
+    begin += base::Utf8CharacterSize(rest);  // never 0: the assembler lets only whole ones out
   }
   return {held_.size(), std::nullopt};
 }

@@ -5,11 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "model/text/bpe.h"
 #include "model/text/detokenizer.h"
 #include "model/text/pretokenizer.h"
 #include "model/text/spm.h"
-#include "model/text/unicode.h"
 
 namespace shoal::text {
 namespace {
@@ -21,7 +21,7 @@ absl::Status ValidateText(absl::string_view text) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the text has ", text.size(), " bytes, the tokeniser takes at most ", kMaxTextBytes));
   }
-  if (const size_t offset = FindInvalidUtf8(text); offset != absl::string_view::npos) {
+  if (const size_t offset = base::FindInvalidUtf8(text); offset != absl::string_view::npos) {
     return absl::InvalidArgumentError(absl::StrCat("the text is not valid UTF-8 at byte ", offset));
   }
   return absl::OkStatus();

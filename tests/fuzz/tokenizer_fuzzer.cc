@@ -11,10 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "base/utf8.h"
 #include "model/text/pretokenizer.h"
 #include "model/text/stream_decoder.h"
 #include "model/text/tokenizer.h"
-#include "model/text/unicode.h"
 
 namespace shoal::text {
 namespace {
@@ -43,7 +43,7 @@ Vocabulary MakeBpe(absl::string_view pre) {
   for (char32_t byte = 0; byte < 256; ++byte) {
     const bool is_itself = (byte > 0x20 && byte < 0x7F) || (byte > 0xA0 && byte != 0xAD);
     std::string letter;
-    AppendUtf8(is_itself ? byte : next++, &letter);
+    base::AppendUtf8(is_itself ? byte : next++, &letter);
     AddToken(&vocabulary, letter, TokenType::kNormal, 0);
   }
   for (const char* merge :
@@ -92,7 +92,7 @@ std::vector<std::unique_ptr<Tokenizer>> MakeTokenizers() {
 // Text becomes the same tokens however it is cut into user spans, and comes back from them.
 void CheckRoundTrip(const Tokenizer& tokenizer, absl::string_view text, size_t cut) {
   const auto ids = tokenizer.Encode(text, {});
-  const bool is_valid = FindInvalidUtf8(text) == absl::string_view::npos;
+  const bool is_valid = base::IsValidUtf8(text);
   CHECK_EQ(ids.ok(), is_valid) << ids.status();
   const std::string head(text.substr(0, cut));
   const std::string tail(text.substr(cut));
@@ -120,14 +120,14 @@ void CheckStream(const Tokenizer& tokenizer, absl::string_view text, size_t cut)
   std::string streamed;
   bool is_stopped = false;
   const auto take = [&](const StreamDecoder::Delta& delta) {
-    CHECK(FindInvalidUtf8(delta.text) == absl::string_view::npos);
+    CHECK(base::IsValidUtf8(delta.text));
     streamed += delta.text;
     is_stopped |= delta.matched_stop_string.has_value();
   };
   for (const int32_t id : ids) take(decoder.Append(id));
   take(decoder.Finish());
   const std::string whole = *tokenizer.Decode(ids, false);
-  const bool can_match = !stop.empty() && FindInvalidUtf8(stop) == absl::string_view::npos;
+  const bool can_match = !stop.empty() && base::IsValidUtf8(stop);
   const size_t found = can_match ? whole.find(stop) : std::string::npos;
   CHECK_EQ(is_stopped, found != std::string::npos);
   CHECK(streamed == whole.substr(0, found));

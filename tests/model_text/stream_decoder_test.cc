@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/utf8.h"
 #include "model/text/tokenizer.h"
-#include "model/text/unicode.h"
 #include "tests/model_text/tokenizer_vocabularies.h"
 
 namespace shoal::text {
@@ -35,7 +35,7 @@ class StreamDecoderTest : public ::testing::Test {
     StreamDecoder decoder(&tokenizer, std::move(options));
     Result result;
     const auto take = [&result](StreamDecoder::Delta delta) {
-      EXPECT_EQ(FindInvalidUtf8(delta.text), absl::string_view::npos);
+      EXPECT_TRUE(base::IsValidUtf8(delta.text)) << delta.text;
       if (result.stop.has_value()) {
         EXPECT_EQ(delta.text, "");
         EXPECT_FALSE(delta.matched_stop_string.has_value());

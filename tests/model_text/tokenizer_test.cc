@@ -12,7 +12,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/text/pretokenizer.h"
-#include "model/text/unicode.h"
 #include "tests/model_text/tokenizer_vocabularies.h"
 
 namespace shoal::text {

@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/utf8.h"
 #include "model/formats/gguf.h"
-#include "model/text/unicode.h"
 
 namespace shoal::text {
 namespace {
@@ -77,7 +77,7 @@ std::string BpeLetter(unsigned char byte) {
     for (int b = 0; b < byte; ++b) code_point += !is_itself(b);
   }
   std::string letter;
-  AppendUtf8(static_cast<char32_t>(code_point), &letter);
+  base::AppendUtf8(static_cast<char32_t>(code_point), &letter);
   return letter;
 }
 
@@ -188,7 +188,7 @@ std::string RandomText::Next(int max_atoms) {
     if (Below(5) == 0) {
       char32_t c = Below(2) == 0 ? Below(0x300) : Below(0x110000);
       if ((c >= 0xD800 && c < 0xE000) || c == 0x2581) c = 0;
-      AppendUtf8(c, &text);
+      base::AppendUtf8(c, &text);
     } else {
       const absl::string_view atom = kAtoms[Below(std::size(kAtoms))];
       text.append(atom.data(), atom.size());
