@@ -46,25 +46,14 @@ int64_t ReadMemAvailable() {
 
 int64_t EstimatePackedBytes(kernels::DType type, int64_t rows, int64_t cols) {
   const int64_t padded = (rows + 15) / 16 * 16;
-  const int64_t blocks = (cols + 31) / 32;
-  switch (type) {
-    case kernels::DType::kQ4_0:
-      return padded * blocks * 18;
-    case kernels::DType::kQ4_1:
-      return padded * blocks * 20;
-    case kernels::DType::kQ4_K:
-      return padded * blocks * 24;
-    case kernels::DType::kQ8_0:
-    case kernels::DType::kQ5_0:
-      return padded * blocks * 34;
-    case kernels::DType::kQ5_1:
-      return padded * blocks * 36;
-    case kernels::DType::kQ5_K:
-    case kernels::DType::kQ6_K:
-      return padded * blocks * 40;
-    default:
-      return padded * kernels::RowBytes(type, cols);
+  if (!kernels::IsQuantized(type)) {
+    return padded * kernels::RowBytes(type, cols);
   }
+  // K-quants pad the last 256 columns of a slice, and Q4_K and Q5_K unpack the 6-bit scales.
+  const kernels::DTypeTraits& traits = kernels::TraitsOf(type);
+  const int64_t blocks = (cols + traits.values_per_block - 1) / traits.values_per_block;
+  const bool wide_scales = type == kernels::DType::kQ4_K || type == kernels::DType::kQ5_K;
+  return padded * blocks * (traits.bytes_per_block + (wide_scales ? 4 : 0));
 }
 
 absl::StatusOr<MemoryPlan> PlanMemory(const MemoryDemand& demand, const MemoryLimits& limits) {

@@ -8,9 +8,8 @@
 
 namespace shoal::model {
 
-// About what a backend needs for a packed matrix of rows x cols stored as `type` in the file:
-// values of 5 and 6 bits take a byte, scales of K-quants four, rows are padded to 16. Within some
-// percent of the truth.
+// About what a backend needs for a packed matrix of rows x cols stored as `type` in the file: the
+// file's bytes, with rows padded to 16. Within some percent of the truth.
 int64_t EstimatePackedBytes(kernels::DType type, int64_t rows, int64_t cols);
 
 // What one rank's part of a model takes. In bytes.

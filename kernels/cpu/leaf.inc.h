@@ -4,23 +4,30 @@
 //
 //   DotVec, kDotLanes            a vector of 16 (AVX-512, portable) or 8 (AVX2) outputs
 //   Weights                      one decoded block: 32 columns of kDotLanes outputs
-//   DecodeNibbles, DecodeBytes   from the packed bytes of the block (first byte of these outputs)
-//   DotRows<first, last, n>      start + the exact integer dot product over column groups
+//   Decode<bits>                 from the codes of a record (first byte of these outputs)
+//   DotRows<bits, first, last, n>  start + the exact integer dot product over column groups
 //                                [first, last) of four, for n rows of activations (32 bytes apart)
 //   kSideBySide                  the n it likes
 //   kMaxPanelRows, kMaxFloatPanelRows, kFewRowTiles, kFloatTiles, kMaxTileRows: register tiles
 
-enum class Scale { kF16, kF32, kF32x2 };
-enum class Offset { kNone, kF16, kF32 };
+enum class Scales {
+  kHalf,         // d f16
+  kHalfOffset,   // d, m f16
+  kSuperOffset,  // sc, mn u8; of 256 columns: d, -dmin f16
+  kSuperHalves,  // sc of each 16 columns i8; of 256 columns: d f16
+};
 
-template <bool kNibblesV, Scale kScaleV, Offset kOffsetV>
+template <int kBitsV, Scales kScalesV>
 struct QuantFormat {
-  static constexpr bool kNibbles = kNibblesV;
-  static constexpr Scale kScale = kScaleV;
-  static constexpr Offset kOffset = kOffsetV;
-  static constexpr int kBlockBytes = kNibbles ? 256 : 512;
-  static constexpr int kScaleBytes = kScale == Scale::kF16 ? 32 : kScale == Scale::kF32 ? 64 : 128;
-  static constexpr int kOffsetBytes = kOffset == Offset::kF16 ? 32 : 64;
+  static constexpr int kBits = kBitsV;  // of a code
+  static constexpr Scales kScales = kScalesV;
+  static constexpr int kCodeBytes = kBits * 64;
+  static constexpr int kRecordBytes = kCodeBytes + (kScales == Scales::kHalfOffset ? 64 : 32);
+  static constexpr int kSuperBytes = kScales == Scales::kSuperOffset   ? 64
+                                     : kScales == Scales::kSuperHalves ? 32
+                                                                       : 0;
+  static constexpr bool kHalves = kScales == Scales::kSuperHalves;
+  static constexpr bool kOffset = kScales == Scales::kHalfOffset || kScales == Scales::kSuperOffset;
 };
 
 // Operands of one panel of rows. Quantised: q [nb][rows][32], the others [nb][rows].
@@ -46,33 +53,45 @@ __attribute__((always_inline)) inline void Prefetch(const uint8_t* p) {
   });
 }
 
-template <Scale kScale>
-inline DotVec LoadScale(const uint8_t* d, int lane, int half) {
-  if constexpr (kScale == Scale::kF16) {
-    return LoadDotHalf(reinterpret_cast<const uint16_t*>(d) + lane);
-  } else {
-    return LoadDot(reinterpret_cast<const float*>(d) + half * 16 + lane);
-  }
-}
+// The factors of one block of kDotLanes outputs.
+struct BlockScales {
+  DotVec d[2];  // of the block, or of its halves
+  DotVec m;     // for types with an offset
+};
 
-template <Offset kOffset>
-inline DotVec LoadOffset(const uint8_t* m, int lane) {
-  if constexpr (kOffset == Offset::kF16) {
-    return LoadDotHalf(reinterpret_cast<const uint16_t*>(m) + lane);
+template <class Format>
+__attribute__((always_inline)) inline BlockScales LoadScales(const uint8_t* scales,
+                                                             const uint8_t* super_scales,
+                                                             int lane) {
+  const auto half = [lane](const uint8_t* p) SHOAL_INLINE {
+    return LoadDotHalf(reinterpret_cast<const uint16_t*>(p) + lane);
+  };
+  BlockScales result;
+  if constexpr (Format::kScales == Scales::kSuperOffset) {
+    result.d[0] = MulDot(half(super_scales), LoadDotU8(scales + lane));
+    result.m = MulDot(half(super_scales + 32), LoadDotU8(scales + 16 + lane));
+  } else if constexpr (Format::kScales == Scales::kSuperHalves) {
+    const DotVec d = half(super_scales);
+    result.d[0] = MulDot(d, LoadDotI8(scales + lane));
+    result.d[1] = MulDot(d, LoadDotI8(scales + 16 + lane));
   } else {
-    return LoadDot(reinterpret_cast<const float*>(m) + lane);
+    result.d[0] = half(scales);
+    if constexpr (Format::kOffset) {
+      result.m = half(scales + 32);
+    }
   }
+  return result;
 }
 
 // acc[r] = fma(d * scale, dot product over column groups [kFirst, kLast), acc[r]) for kCount rows
 // from row kRow of the block on, at `at` in the panel's arrays. Their dot products go side by side,
 // as each one is a chain of dependent instructions.
-template <int kFirst, int kLast, int kRow, int kCount>
+template <class Format, int kFirst, int kLast, int kRow, int kCount>
 __attribute__((always_inline)) inline void AddDots(const Weights& w, DotVec d, const int8_t* q,
                                                    const int32_t* start, const float* scale,
                                                    DotVec* acc) {
   DotVec dots[kCount];
-  DotRows<kFirst, kLast, kCount>(w, q + kRow * 32, start + kRow, dots);
+  DotRows<Format::kBits, kFirst, kLast, kCount>(w, q + kRow * 32, start + kRow, dots);
   Unroll<kCount>([&](auto i) SHOAL_INLINE {
     constexpr int kAt = kRow + i();
     acc[kAt] = FmaDot(MulDot(d, SetDot(scale[kAt])), dots[i()], acc[kAt]);
@@ -81,30 +100,27 @@ __attribute__((always_inline)) inline void AddDots(const Weights& w, DotVec d, c
 
 // One decoded block against the panel's rows, in the order of MatMulArgs.
 template <class Format, int kRows>
-__attribute__((always_inline)) inline void BlockTimesRows(const Weights& w, const uint8_t* d,
-                                                          const uint8_t* m, int lane,
+__attribute__((always_inline)) inline void BlockTimesRows(const Weights& w,
+                                                          const BlockScales& scales,
                                                           const Panel& panel, int64_t block,
                                                           DotVec* acc) {
   constexpr int kGroups = (kRows + kSideBySide - 1) / kSideBySide;
   const int8_t* q = panel.q + block * panel.q_stride;
   const int64_t at = block * kRows;
   const float* scale = panel.scale + at;
-  const DotVec d0 = LoadScale<Format::kScale>(d, lane, 0);
   Unroll<kGroups>([&](auto group) SHOAL_INLINE {
     constexpr int kRow = group() * kSideBySide;
     constexpr int kCount = kRows - kRow < kSideBySide ? kRows - kRow : kSideBySide;
-    if constexpr (Format::kScale == Scale::kF32x2) {
-      const DotVec d1 = LoadScale<Format::kScale>(d, lane, 1);
-      AddDots<0, 4, kRow, kCount>(w, d0, q, panel.start[0] + at, scale, acc);
-      AddDots<4, 8, kRow, kCount>(w, d1, q, panel.start[1] + at, scale, acc);
+    if constexpr (Format::kHalves) {
+      AddDots<Format, 0, 4, kRow, kCount>(w, scales.d[0], q, panel.start[0] + at, scale, acc);
+      AddDots<Format, 4, 8, kRow, kCount>(w, scales.d[1], q, panel.start[1] + at, scale, acc);
     } else {
-      AddDots<0, 8, kRow, kCount>(w, d0, q, panel.start[0] + at, scale, acc);
+      AddDots<Format, 0, 8, kRow, kCount>(w, scales.d[0], q, panel.start[0] + at, scale, acc);
     }
   });
-  if constexpr (Format::kOffset != Offset::kNone) {
-    const DotVec offset = LoadOffset<Format::kOffset>(m, lane);
+  if constexpr (Format::kOffset) {
     Unroll<kRows>([&](auto r) SHOAL_INLINE {
-      acc[r()] = FmaDot(offset, SetDot(panel.scaled_sum[at + r()]), acc[r()]);
+      acc[r()] = FmaDot(scales.m, SetDot(panel.scaled_sum[at + r()]), acc[r()]);
     });
   }
 }
@@ -119,19 +135,17 @@ void QuantLeaf(const cpu::CpuWeight& weight, const uint8_t* tile, const Panel& p
       Unroll<kRows>([&](auto r) SHOAL_INLINE { acc[t()][r()] = SetDot(0.0f); });
     });
     for (int64_t block = begin; block < end; ++block) {
+      const int64_t super_at =
+          weight.super_offset + (weight.super_phase + block) / 8 * Format::kSuperBytes;
       Unroll<kTiles>([&](auto t) SHOAL_INLINE {
         const uint8_t* at = tile + t() * weight.tile_bytes;
-        const uint8_t* q = at + block * Format::kBlockBytes + lane * 4;
-        const uint8_t* d = at + weight.d_offset + block * Format::kScaleBytes;
-        const uint8_t* m = at + weight.m_offset + block * Format::kOffsetBytes;
-        Prefetch<Format::kBlockBytes>(q);
+        const uint8_t* record = at + block * Format::kRecordBytes;
+        Prefetch<Format::kRecordBytes>(record);
         Weights w;
-        if constexpr (Format::kNibbles) {
-          DecodeNibbles(q, &w);
-        } else {
-          DecodeBytes(q, &w);
-        }
-        BlockTimesRows<Format, kRows>(w, d, m, lane, panel, block, acc[t()]);
+        Decode<Format::kBits>(record + lane * 4, &w);
+        const BlockScales scales =
+            LoadScales<Format>(record + Format::kCodeBytes, at + super_at, lane);
+        BlockTimesRows<Format, kRows>(w, scales, panel, block, acc[t()]);
       });
     }
     Unroll<kTiles>([&](auto t) SHOAL_INLINE {
@@ -226,13 +240,14 @@ constexpr LeafKernels KernelsOf() {
 
 // Indexed by WeightKind.
 constexpr LeafKernels kLeafKernels[cpu::kNumWeightKinds] = {
-    KernelsOf<QuantFormat<true, Scale::kF16, Offset::kNone>, false>(),
-    KernelsOf<QuantFormat<true, Scale::kF16, Offset::kF16>, false>(),
-    KernelsOf<QuantFormat<true, Scale::kF32, Offset::kF32>, false>(),
-    KernelsOf<QuantFormat<false, Scale::kF16, Offset::kNone>, false>(),
-    KernelsOf<QuantFormat<false, Scale::kF16, Offset::kF16>, false>(),
-    KernelsOf<QuantFormat<false, Scale::kF32, Offset::kF32>, false>(),
-    KernelsOf<QuantFormat<false, Scale::kF32x2, Offset::kNone>, false>(),
+    KernelsOf<QuantFormat<4, Scales::kHalf>, false>(),
+    KernelsOf<QuantFormat<4, Scales::kHalfOffset>, false>(),
+    KernelsOf<QuantFormat<4, Scales::kSuperOffset>, false>(),
+    KernelsOf<QuantFormat<5, Scales::kHalf>, false>(),
+    KernelsOf<QuantFormat<5, Scales::kHalfOffset>, false>(),
+    KernelsOf<QuantFormat<5, Scales::kSuperOffset>, false>(),
+    KernelsOf<QuantFormat<6, Scales::kSuperHalves>, false>(),
+    KernelsOf<QuantFormat<8, Scales::kHalf>, false>(),
     KernelsOf<LoadF32, true>(),
     KernelsOf<LoadF16, true>(),
     KernelsOf<LoadBf16, true>(),

@@ -19,23 +19,41 @@ namespace {
 
 int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
-WeightKind KindOf(DType type) {
+// How a quantised type is packed.
+struct Packing {
+  WeightKind kind;
+  int32_t zero;         // of its codes (quant/unpack.h)
+  int code_bits;        // 4, 5, 6 or 8
+  int scale_bytes;      // of a record
+  int super_bytes = 0;  // for 256 columns
+};
+
+Packing PackingOf(DType type) {
   switch (type) {
     case DType::kQ4_0:
-      return WeightKind::kNibbleF16;
+      return {WeightKind::kQ4_0, 8, 4, 32};
     case DType::kQ4_1:
-      return WeightKind::kNibbleF16F16;
+      return {WeightKind::kQ4_1, 0, 4, 64};
     case DType::kQ4_K:
-      return WeightKind::kNibbleF32F32;
-    case DType::kQ8_0:
+      return {WeightKind::kQ4_K, 0, 4, 32, 64};
     case DType::kQ5_0:
-      return WeightKind::kByteF16;
+      return {WeightKind::kQ5_0, 16, 5, 32};
     case DType::kQ5_1:
-      return WeightKind::kByteF16F16;
+      return {WeightKind::kQ5_1, 0, 5, 64};
     case DType::kQ5_K:
-      return WeightKind::kByteF32F32;
+      return {WeightKind::kQ5_K, 0, 5, 32, 64};
     case DType::kQ6_K:
-      return WeightKind::kByteF32x2;
+      return {WeightKind::kQ6_K, 32, 6, 32, 32};
+    case DType::kQ8_0:
+      return {WeightKind::kQ8_0, 128, 8, 32};
+    default:
+      break;
+  }
+  LOG(FATAL) << "no packing for type " << TraitsOf(type).name;
+}
+
+WeightKind FloatKindOf(DType type) {
+  switch (type) {
     case DType::kF16:
       return WeightKind::kF16;
     case DType::kBF16:
@@ -45,85 +63,76 @@ WeightKind KindOf(DType type) {
     default:
       break;
   }
-  LOG(FATAL) << "no packing for type " << TraitsOf(type).name;
+  LOG(FATAL) << TraitsOf(type).name << " is no float type";
 }
 
-int32_t ZeroOf(DType type) {
-  switch (type) {
-    case DType::kQ4_0:
-      return 8;
-    case DType::kQ5_0:
-      return 16;
-    case DType::kQ6_K:
-      return 32;
-    case DType::kQ8_0:
-      return 128;
-    default:
-      return 0;
-  }
+// Columns 4g .. 4g + 3 of a block.
+uint32_t FourCodes(const Unpacked32& block, int g) {
+  uint32_t four;
+  std::memcpy(&four, block.q + 4 * g, 4);
+  return four;
 }
 
-// Bytes of the planes for one block of one tile.
-struct BlockBytes {
-  int64_t q = 0;
-  int64_t d = 0;
-  int64_t m = 0;
-};
-
-BlockBytes BlockBytesOf(WeightKind kind) {
-  switch (kind) {
-    case WeightKind::kNibbleF16:
-      return {256, 32, 0};
-    case WeightKind::kNibbleF16F16:
-      return {256, 32, 32};
-    case WeightKind::kNibbleF32F32:
-      return {256, 64, 64};
-    case WeightKind::kByteF16:
-      return {512, 32, 0};
-    case WeightKind::kByteF16F16:
-      return {512, 32, 32};
-    case WeightKind::kByteF32F32:
-      return {512, 64, 64};
-    case WeightKind::kByteF32x2:
-      return {512, 128, 0};
-    default:
-      break;
-  }
-  LOG(FATAL) << "no quantised kind: " << static_cast<int>(kind);
-}
-
-// Puts one value into lane `lane` of a plane's block of 16, as f16 or f32.
-void PutScale(uint8_t* plane, int lane, bool half, float value) {
-  if (half) {
-    const uint16_t bits = F32ToF16(value);  // exact: the value came from an f16
-    std::memcpy(plane + lane * 2, &bits, 2);
-  } else {
-    std::memcpy(plane + lane * 4, &value, 4);
-  }
-}
-
-// Writes one unpacked block of output `lane` into the planes of its tile.
-void PutBlock(WeightKind kind, const Unpacked32& block, int lane, uint8_t* q, uint8_t* d,
-              uint8_t* m) {
-  const bool nibbles = kind <= WeightKind::kNibbleF32F32;
-  for (int g = 0; g < (nibbles ? 4 : 8); ++g) {
-    uint32_t four;
-    std::memcpy(&four, block.q + 4 * g, 4);
-    if (nibbles) {
-      uint32_t high;
-      std::memcpy(&high, block.q + 16 + 4 * g, 4);
-      four |= high << 4;
+// Writes the codes of output `lane` into its record.
+void PutCodes(const Unpacked32& block, int code_bits, int lane, uint8_t* record) {
+  uint8_t* to = record + 4 * lane;
+  const auto put = [to](int vector, uint32_t four) { std::memcpy(to + 64 * vector, &four, 4); };
+  if (code_bits == 8) {
+    for (int g = 0; g < 8; ++g) {
+      put(g, FourCodes(block, g));
     }
-    std::memcpy(q + 64 * g + 4 * lane, &four, 4);
+    return;
   }
-  const bool half = kind == WeightKind::kNibbleF16 || kind == WeightKind::kNibbleF16F16 ||
-                    kind == WeightKind::kByteF16 || kind == WeightKind::kByteF16F16;
-  PutScale(d, lane, half, block.d0);
-  if (kind == WeightKind::kByteF32x2) {
-    PutScale(d + 64, lane, half, block.d1);
+  for (int g = 0; g < 4; ++g) {
+    put(g, (FourCodes(block, g) & 0x0f0f0f0f) | (FourCodes(block, g + 4) & 0x0f0f0f0f) << 4);
   }
-  if (BlockBytesOf(kind).m != 0) {
-    PutScale(m, lane, half, block.m);
+  if (code_bits == 5) {
+    uint32_t high = 0;
+    for (int g = 0; g < 8; ++g) {
+      high |= ((FourCodes(block, g) >> 4) & 0x01010101) << g;
+    }
+    put(4, high);
+  } else if (code_bits == 6) {
+    for (int v = 0; v < 2; ++v) {
+      uint32_t high = 0;
+      for (int h = 0; h < 4; ++h) {
+        high |= ((FourCodes(block, 4 * v + h) >> 4) & 0x03030303) << (2 * h);
+      }
+      put(4 + v, high);
+    }
+  }
+}
+
+// Puts a value of f16 (so, without loss) in lane `lane` of 16.
+void PutHalf(float value, int lane, uint8_t* to) {
+  const uint16_t bits = F32ToF16(value);
+  std::memcpy(to + 2 * lane, &bits, 2);
+}
+
+// Writes the scales of output `lane` of one block; `super_scales` belong to its 256 columns.
+void PutScales(const Unpacked32& block, WeightKind kind, int lane, uint8_t* scales,
+               uint8_t* super_scales) {
+  switch (kind) {
+    case WeightKind::kQ4_K:
+    case WeightKind::kQ5_K:
+      scales[lane] = static_cast<uint8_t>(block.scale[0]);
+      scales[16 + lane] = block.min;
+      PutHalf(block.d, lane, super_scales);
+      PutHalf(block.m, lane, super_scales + 32);
+      return;
+    case WeightKind::kQ6_K:
+      scales[lane] = static_cast<uint8_t>(block.scale[0]);
+      scales[16 + lane] = static_cast<uint8_t>(block.scale[1]);
+      PutHalf(block.d, lane, super_scales);
+      return;
+    case WeightKind::kQ4_1:
+    case WeightKind::kQ5_1:
+      PutHalf(block.d, lane, scales);
+      PutHalf(block.m, lane, scales + 32);
+      return;
+    default:
+      PutHalf(block.d, lane, scales);
+      return;
   }
 }
 
@@ -175,17 +184,22 @@ const uint8_t* RowOf(const WeightSlice& slice, int64_t row) {
 // Both fill the tiles of rows [row_begin, row_end).
 void FillQuantized(const WeightSlice& slice, const CpuWeight& weight, uint8_t* data,
                    int64_t row_begin, int64_t row_end) {
-  const BlockBytes bytes = BlockBytesOf(weight.kind);
+  const Packing packing = PackingOf(slice.type);
+  const int64_t code_bytes = packing.code_bits * 64;
+  const int64_t record_bytes = code_bytes + packing.scale_bytes;
   std::vector<Unpacked32> blocks(slice.cols / 32);
   const int64_t first_block = slice.col_begin / 32;
   for (int64_t row = row_begin; row < row_end; ++row) {
     UnpackRow(slice.type, RowOf(slice, row), blocks.data(), slice.cols);
+    const int lane = static_cast<int>(row % kTileRows);
     uint8_t* tile = data + row / kTileRows * weight.tile_bytes;
     for (int64_t b = 0; b < weight.cols / 32; ++b) {
       const Unpacked32& block = blocks[first_block + b];
       DCHECK_EQ(block.zero, weight.zero);
-      PutBlock(weight.kind, block, static_cast<int>(row % kTileRows), tile + b * bytes.q,
-               tile + weight.d_offset + b * bytes.d, tile + weight.m_offset + b * bytes.m);
+      uint8_t* record = tile + b * record_bytes;
+      PutCodes(block, packing.code_bits, lane, record);
+      PutScales(block, weight.kind, lane, record + code_bytes,
+                tile + weight.super_offset + (weight.super_phase + b) / 8 * packing.super_bytes);
     }
   }
 }
@@ -204,18 +218,20 @@ void FillFloat(const WeightSlice& slice, const CpuWeight& weight, uint8_t* data,
 
 CpuWeight LayOut(const WeightSlice& slice) {
   CpuWeight weight;
-  weight.kind = KindOf(slice.type);
-  weight.zero = ZeroOf(slice.type);
   weight.rows = slice.row_end - slice.row_begin;
   weight.cols = slice.col_end - slice.col_begin;
   weight.num_tiles = (weight.rows + kTileRows - 1) / kTileRows;
   if (IsQuantized(slice.type)) {
-    const BlockBytes bytes = BlockBytesOf(weight.kind);
+    const Packing packing = PackingOf(slice.type);
     const int64_t num_blocks = weight.cols / 32;
-    weight.d_offset = num_blocks * bytes.q;
-    weight.m_offset = weight.d_offset + RoundUp(num_blocks * bytes.d, 64);
-    weight.tile_bytes = weight.m_offset + RoundUp(num_blocks * bytes.m, 64);
+    weight.kind = packing.kind;
+    weight.zero = packing.zero;
+    weight.super_offset = num_blocks * (packing.code_bits * 64 + packing.scale_bytes);
+    weight.super_phase = static_cast<int32_t>(slice.col_begin / 32 % 8);
+    const int64_t num_supers = (weight.super_phase + num_blocks + 7) / 8;
+    weight.tile_bytes = RoundUp(weight.super_offset + num_supers * packing.super_bytes, 64);
   } else {
+    weight.kind = FloatKindOf(slice.type);
     const int64_t size = weight.kind == WeightKind::kF32 ? 4 : 2;
     weight.tile_bytes = RoundUp(weight.cols * kTileRows * size, 64);
   }

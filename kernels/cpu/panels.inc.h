@@ -112,7 +112,7 @@ inline void LayOut(const MatMulArgs& args, const cpu::CpuWeight& weight, Chunk* 
   if (!chunk->has_q) {
     LayOutQuantized(args.xq, chunk);
   }
-  const bool halves = weight.kind == cpu::WeightKind::kByteF32x2;
+  const bool halves = weight.kind == cpu::WeightKind::kQ6_K;
   if (!chunk->has_start || chunk->zero != weight.zero || chunk->halves != halves) {
     LayOutStarts(args.xq, weight.zero, halves, chunk);
   }

@@ -9,9 +9,11 @@ namespace {
 
 void SetScale(Unpacked32* out, int zero, float d, float m) {
   out->zero = zero;
-  out->d0 = d;
-  out->d1 = d;
+  out->d = d;
   out->m = m;
+  out->scale[0] = 1;
+  out->scale[1] = 1;
+  out->min = 1;
 }
 
 void UnpackNibbles(const uint8_t qs[16], uint8_t q[32]) {
@@ -63,8 +65,10 @@ void UnpackSubBlocks(const Block& block, Unpacked32* out) {
   const float dmin = F16ToF32(block.dmin);
   const Scales6 scales = UnpackScales6(block.scales);
   for (int s = 0; s < 8; ++s) {
-    SetScale(&out[s], 0, d * static_cast<float>(scales.scale[s]),
-             -(dmin * static_cast<float>(scales.min[s])));
+    SetScale(&out[s], 0, d, -dmin);
+    out[s].scale[0] = static_cast<int8_t>(scales.scale[s]);
+    out[s].scale[1] = out[s].scale[0];
+    out[s].min = scales.min[s];
     for (int l = 0; l < 32; ++l) {
       out[s].q[l] = (block.qs[32 * (s / 2) + l] >> (4 * (s % 2))) & 15;
     }
@@ -87,10 +91,9 @@ void Unpack(const BlockQ6_K& block, Unpacked32* out) {
   for (int i = 0; i < 8; ++i) {
     const int half = i / 4;
     const int v = i % 4;
-    out[i].zero = 32;
-    out[i].d0 = d * static_cast<float>(block.scales[2 * i]);
-    out[i].d1 = d * static_cast<float>(block.scales[2 * i + 1]);
-    out[i].m = 0.0f;
+    SetScale(&out[i], 32, d, 0.0f);
+    out[i].scale[0] = block.scales[2 * i];
+    out[i].scale[1] = block.scales[2 * i + 1];
     for (int l = 0; l < 32; ++l) {
       const int low = (block.ql[64 * half + 32 * (v % 2) + l] >> (4 * (v / 2))) & 15;
       const int high = (block.qh[32 * half + l] >> (2 * v)) & 3;

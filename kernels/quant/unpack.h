@@ -8,25 +8,26 @@ namespace shoal::kernels {
 
 // 32 consecutive values of any block format, in the one shape that weight packing reads:
 //
-//   value[k] = (k < 16 ? d0 : d1) * (q[k] - zero) + m
+//   value[k] = (d * scale[k / 16]) * (q[k] - zero) + m * min
 //
-//   format      q        zero   d0, d1                     m
-//   Q8_0        0..255   128    d, d (q is stored q + 128) 0
-//   Q4_0        0..15    8      d, d                       0
-//   Q5_0        0..31    16     d, d                       0
-//   Q6_K        0..63    32     d * sc of each half        0
-//   Q4_1        0..15    0      d, d                       m
-//   Q5_1        0..31    0      d, d                       m
-//   Q4_K, Q5_K  0..15/31 0      d * sc, d * sc             -(dmin * mn)
+//   format      q        zero   d, scale               m, min
+//   Q8_0        0..255   128    d, 1 (q is stored + 128) 0, 1
+//   Q4_0        0..15    8      d, 1                   0, 1
+//   Q5_0        0..31    16     d, 1                   0, 1
+//   Q6_K        0..63    32     d, sc of each half     0, 1
+//   Q4_1        0..15    0      d, 1                   m, 1
+//   Q5_1        0..31    0      d, 1                   m, 1
+//   Q4_K, Q5_K  0..15/31 0      d, sc                  -dmin, mn
 //
-// d0, d1 and m are exact: an f16 times at most 8 bits. So is d * (q - zero): a value is rounded
-// once, in the sum with m.
+// d and m are values of f16, scale and min have at most 8 bits; so d * scale and m * min are exact
+// in float, and so is d * scale * (q - zero): a value is rounded once, in the sum.
 struct Unpacked32 {
   uint8_t q[32];
   int32_t zero;
-  float d0;
-  float d1;
+  float d;
   float m;
+  int8_t scale[2];
+  uint8_t min;
 };
 
 // Unpacks n values of a stored row into n / 32 blocks. Equal to DequantizeRow(), value for value

@@ -156,9 +156,10 @@ TEST(UnpackTest, EqualsDequantizeForAllBits) {
     UnpackRow(type, row.data(), blocks.data(), kCols);
     for (int64_t k = 0; k < kCols; ++k) {
       const Unpacked32& block = blocks[static_cast<size_t>(k / 32)];
-      const float d = k % 32 < 16 ? block.d0 : block.d1;
+      const float d = block.d * static_cast<float>(block.scale[k % 32 / 16]);
       const float product = d * static_cast<float>(block.q[k % 32] - block.zero);
-      ASSERT_EQ(product + block.m, expected[static_cast<size_t>(k)])
+      const float offset = block.m * static_cast<float>(block.min);
+      ASSERT_EQ(product + offset, expected[static_cast<size_t>(k)])
           << TraitsOf(type).name << " value " << k;
     }
   }

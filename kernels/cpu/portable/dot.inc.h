@@ -15,6 +15,12 @@ inline DotVec LoadDotHalf(const uint16_t* p) { return LoadHalf(p); }
 inline DotVec LoadDotBf16(const uint16_t* p) {
   return Map([&](int i) { return FloatOf(static_cast<uint32_t>(p[i]) << 16); });
 }
+inline DotVec LoadDotU8(const uint8_t* p) {
+  return Map([&](int i) { return static_cast<float>(p[i]); });
+}
+inline DotVec LoadDotI8(const uint8_t* p) {
+  return Map([&](int i) { return static_cast<float>(static_cast<int8_t>(p[i])); });
+}
 inline void StoreDot(float* p, DotVec v) { Store(p, v); }
 inline DotVec MulDot(DotVec a, DotVec b) { return Mul(a, b); }
 inline DotVec FmaDot(DotVec a, DotVec b, DotVec c) { return Fma(a, b, c); }
@@ -23,16 +29,24 @@ struct Weights {
   uint8_t group[8][64];  // byte 4j + b of group g: column 4g + b of output j
 };
 
-inline void DecodeNibbles(const uint8_t* q, Weights* w) {
-  for (int g = 0; g < 4; ++g) {
+template <int kBits>
+inline void Decode(const uint8_t* codes, Weights* w) {
+  if constexpr (kBits == 8) {
+    memcpy(w->group, codes, sizeof(w->group));
+    return;
+  }
+  for (int g = 0; g < 8; ++g) {
     for (int i = 0; i < 64; ++i) {
-      w->group[g][i] = q[64 * g + i] & 15;
-      w->group[g + 4][i] = q[64 * g + i] >> 4;
+      int code = (codes[64 * (g % 4) + i] >> (g < 4 ? 0 : 4)) & 15;
+      if constexpr (kBits == 5) {
+        code |= ((codes[256 + i] >> g) & 1) << 4;
+      } else if constexpr (kBits == 6) {
+        code |= ((codes[256 + 64 * (g / 4) + i] >> (2 * (g % 4))) & 3) << 4;
+      }
+      w->group[g][i] = static_cast<uint8_t>(code);
     }
   }
 }
-
-inline void DecodeBytes(const uint8_t* q, Weights* w) { memcpy(w->group, q, sizeof(w->group)); }
 
 template <int kFirst, int kLast>
 inline DotVec DotBlock(const Weights& w, const int8_t* a, int32_t start) {
@@ -49,7 +63,7 @@ inline DotVec DotBlock(const Weights& w, const int8_t* a, int32_t start) {
   return Map([&](int i) { return static_cast<float>(sum[i]); });
 }
 
-template <int kFirst, int kLast, int kCount>
+template <int kBits, int kFirst, int kLast, int kCount>
 inline void DotRows(const Weights& w, const int8_t* q, const int32_t* start, DotVec* dots) {
   static_assert(kCount == 1);
   dots[0] = DotBlock<kFirst, kLast>(w, q, start[0]);
