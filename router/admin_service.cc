@@ -2,12 +2,13 @@
 
 #include <memory>
 
+#include "router/proto_time.h"
 #include "router/rpc_status.h"
 
 namespace shoal::router {
 namespace {
 
-v1::WorkerState ToProto(RankState state) {
+v1::WorkerState ToWorkerState(RankState state) {
   switch (state) {
     case RankState::kConnecting:
       return v1::WORKER_STATE_CONNECTING;
@@ -23,17 +24,11 @@ v1::WorkerState ToProto(RankState state) {
   return v1::WORKER_STATE_UNSPECIFIED;
 }
 
-void SetDuration(absl::Duration value, google::protobuf::Duration* out) {
-  const int64_t nanos = absl::ToInt64Nanoseconds(value);
-  out->set_seconds(nanos / 1'000'000'000);
-  out->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
-}
-
 void FillWorker(const RankStatus& rank, v1::Worker* worker) {
   worker->set_worker_id(rank.worker_id);
   worker->set_address(rank.address);
   worker->set_rank(rank.rank);
-  worker->set_state(ToProto(rank.state));
+  worker->set_state(ToWorkerState(rank.state));
   worker->set_state_reason(rank.state_reason);
   worker->set_backend(rank.backend);
   worker->set_version(rank.version);
@@ -42,8 +37,8 @@ void FillWorker(const RankStatus& rank, v1::Worker* worker) {
   worker->set_load_bytes_total(rank.load_bytes_total);
   worker->set_weight_bytes(rank.weight_bytes);
   worker->set_kv_cache_bytes(rank.kv_cache_bytes);
-  SetDuration(rank.compute_time, worker->mutable_compute_time());
-  SetDuration(rank.wait_peers_time, worker->mutable_wait_peers_time());
+  ToProto(rank.compute_time, worker->mutable_compute_time());
+  ToProto(rank.wait_peers_time, worker->mutable_wait_peers_time());
 }
 
 grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* call, const absl::Status& status) {
@@ -60,7 +55,7 @@ grpc::ServerUnaryReactor* AdminService::GetClusterStatus(grpc::CallbackServerCon
   const EngineStatus status = context_.engine->status();
   const std::shared_ptr<const ServedModel> model = context_.engine->model();
   response->set_version(version_);
-  SetDuration(context_.clock() - started_, response->mutable_uptime());
+  ToProto(context_.clock() - started_, response->mutable_uptime());
   response->set_draining_reason(context_.requests->draining_reason());
   response->set_ready(response->draining_reason().empty() && context_.engine->Readiness().ok());
   if (model != nullptr) response->set_model(model->name);
@@ -101,7 +96,7 @@ grpc::ServerUnaryReactor* AdminService::ListRequests(grpc::CallbackServerContext
     v1::ActiveRequest* active = response->add_requests();
     active->set_request_id(valid.request_id);
     active->set_model(entry.stream->model().name);
-    active->mutable_arrive_time()->set_seconds(absl::ToUnixSeconds(valid.arrival));
+    ToProto(valid.arrival, active->mutable_arrive_time());
     active->set_prompt_tokens(static_cast<uint32_t>(valid.prompt.size()));
     active->set_generated_tokens(progress.num_generated_tokens);
     active->set_queued(progress.is_queued);

@@ -143,6 +143,12 @@ absl::StatusOr<v1::DetokenizeResponse> Frontend::Detokenize(
         "ids", absl::StrCat("[", i, "] = ", request.ids(i), " is outside the vocabulary of ",
                             model.vocab_size, " tokens"));
   }
+  size_t bytes = 0;
+  for (const uint32_t id : request.ids()) bytes += model.tokenizer->TokenBytes(id).size();
+  if (bytes > limits_.max_prompt_bytes) {
+    return InvalidField("ids", absl::StrCat("stand for ", bytes, " bytes of text, at most ",
+                                            limits_.max_prompt_bytes, " are allowed: split them"));
+  }
   v1::DetokenizeResponse response;
   const bool skip_special = !request.has_skip_special_tokens() || request.skip_special_tokens();
   response.set_text(

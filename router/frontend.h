@@ -41,7 +41,7 @@ struct ValidRequest {
 class Frontend {
  public:
   struct Limits {
-    size_t max_prompt_bytes = 4 << 20;  // of a prompt's, or a conversation's, text
+    size_t max_prompt_bytes = 4 << 20;  // of the text of a prompt, a conversation or tokens
   };
   // 64 random bits. Called by any thread.
   using RandomSource = std::function<uint64_t()>;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "router/proto_time.h"
 #include "router/rpc_status.h"
 
 namespace shoal::router {
@@ -163,10 +164,7 @@ grpc::ServerUnaryReactor* NewGenerateCall(const ServiceContext& context,
                                           v1::GenerateResponse* response) {
   // Deletes itself in OnDone.
   auto* reactor = new UnaryCall(call, context.stream_options.max_pending_bytes, response);
-  const absl::Time now = context.clock();
-  response->mutable_create_time()->set_seconds(absl::ToUnixSeconds(now));
-  response->mutable_create_time()->set_nanos(
-      static_cast<int32_t>(absl::ToUnixNanos(now) - absl::ToUnixSeconds(now) * 1'000'000'000));
+  ToProto(context.clock(), response->mutable_create_time());
   reactor->Begin(context, request);
   return reactor;
 }

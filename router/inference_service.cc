@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "router/proto_time.h"
 #include "router/rpc_status.h"
 
 namespace shoal::router {
@@ -31,7 +32,7 @@ void FillModelInfo(const ServedModel& model, v1::ModelInfo* info) {
   info->set_vocab_size(model.vocab_size);
   for (const uint32_t id : model.eos_ids) info->add_end_token_ids(id);
   info->set_has_chat_template(model.chat_template != nullptr);
-  info->mutable_load_time()->set_seconds(absl::ToUnixSeconds(model.load_time));
+  ToProto(model.load_time, info->mutable_load_time());
   info->set_numerics_id(model.numerics_id);
   info->set_fingerprint(model.fingerprint);
 }

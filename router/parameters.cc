@@ -102,6 +102,7 @@ void CheckStop(const v1::StopParams& stop, const ServedModel& model, FieldViolat
     violations->Add("stop.stop_strings",
                     absl::StrCat("has ", stop.stop_strings_size(), " strings, at most ",
                                  kMaxStopStrings, " are allowed"));
+    return;  // millions of them are not looked at one by one
   }
   for (const std::string& text : stop.stop_strings()) {
     if (!text.empty() && text.size() <= kMaxStopStringBytes) continue;
@@ -113,6 +114,7 @@ void CheckStop(const v1::StopParams& stop, const ServedModel& model, FieldViolat
     violations->Add("stop.stop_token_ids",
                     absl::StrCat("has ", stop.stop_token_ids_size(), " ids, at most ",
                                  kMaxStopTokenIds, " are allowed"));
+    return;
   }
   for (uint32_t id : stop.stop_token_ids()) {
     CheckTokenId("stop.stop_token_ids", id, model, violations);
@@ -170,6 +172,11 @@ void CheckResume(const v1::GenerateRequest& request, const ServedModel& model,
   const bool greedy = request.sampling().has_temperature() && request.sampling().temperature() == 0;
   if (!greedy && !request.sampling().has_seed()) {
     violations->Add("sampling.seed", "is needed to resume a stream: use the one it returned");
+  }
+  if (static_cast<size_t>(generated.size()) > model.max_seq_len) {
+    violations->Add(kField, absl::StrCat("has ", generated.size(), " tokens, the context holds ",
+                                         model.max_seq_len));
+    return;
   }
   const auto& stop_ids = request.stop().stop_token_ids();
   for (int i = 0; i < generated.size(); ++i) {

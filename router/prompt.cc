@@ -12,6 +12,9 @@
 namespace shoal::router {
 namespace {
 
+// Messages, tools and tool calls of one conversation: an empty one has no bytes to be limited by.
+constexpr size_t kMaxChatItems = 1 << 16;
+
 absl::Status TooManyBytes(absl::string_view field, size_t bytes, size_t max_bytes) {
   return InvalidField(field, absl::StrCat("has ", bytes, " bytes, at most ", max_bytes,
                                           " are allowed: shorten it"));
@@ -122,6 +125,12 @@ absl::StatusOr<std::vector<uint32_t>> InputIds(const ServedModel& model,
   return std::vector<uint32_t>(ids.begin(), ids.end());
 }
 
+size_t CountItems(const v1::ChatInput& chat) {
+  size_t count = static_cast<size_t>(chat.messages_size()) + chat.tools_size();
+  for (const v1::ChatMessage& message : chat.messages()) count += message.tool_calls_size();
+  return count;
+}
+
 size_t TextBytes(const v1::ChatInput& chat) {
   size_t bytes = chat.template_kwargs().ByteSizeLong();
   for (const v1::ChatMessage& message : chat.messages()) bytes += message.ByteSizeLong();
@@ -139,6 +148,11 @@ absl::StatusOr<std::vector<text::TextSpan>> RenderChat(const ServedModel& model,
                                              " has no chat template: use prompt or token_ids"));
   }
   if (chat.messages().empty()) return InvalidField("chat.messages", "is empty");
+  if (const size_t items = CountItems(chat); items > kMaxChatItems) {
+    return InvalidField(
+        "chat", absl::StrCat("has ", items, " messages, tools and tool calls together, at most ",
+                             kMaxChatItems, " are allowed: leave some out"));
+  }
   if (const size_t bytes = TextBytes(chat); bytes > max_bytes) {
     return TooManyBytes("chat", bytes, max_bytes);
   }

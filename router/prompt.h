@@ -15,8 +15,9 @@ namespace shoal::router {
 // The prompt of a request, from whichever form its client chose.
 
 // Text of a template and of users, told apart: only the former may become control tokens. Errors:
-// INVALID_ARGUMENT when the model has no template, the text is longer than `max_bytes`, or the
-// template refuses the conversation (its own message is passed on).
+// INVALID_ARGUMENT when the model has no template, the text is longer than `max_bytes`, there are
+// more than 65,536 messages, tools and tool calls, or the template refuses the conversation (its
+// own message is passed on).
 absl::StatusOr<std::vector<text::TextSpan>> RenderChat(const ServedModel& model,
                                                        const v1::ChatInput& chat, size_t max_bytes,
                                                        absl::Time now);

@@ -5,6 +5,7 @@
 
 #include "glog/logging.h"
 #include "router/prompt.h"
+#include "router/proto_time.h"
 
 namespace shoal::router {
 namespace {
@@ -12,11 +13,9 @@ namespace {
 // Memory of one logprob in a message, about.
 constexpr size_t kLogprobBytes = 48;
 
-void SetDuration(absl::Duration value, google::protobuf::Duration* out) {
-  if (value == absl::InfiniteDuration() || value < absl::ZeroDuration()) return;
-  const int64_t nanos = absl::ToInt64Nanoseconds(value);
-  out->set_seconds(nanos / 1'000'000'000);
-  out->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
+// Leaves unset what is not known.
+void SetIfKnown(absl::Duration value, google::protobuf::Duration* out) {
+  if (value != absl::InfiniteDuration() && value >= absl::ZeroDuration()) ToProto(value, out);
 }
 
 bool Contains(const std::vector<uint32_t>& ids, uint32_t id) {
@@ -200,13 +199,13 @@ void ResponseBuilder::FillUsage(v1::Usage* usage) const {
 }
 
 void ResponseBuilder::FillTimings(v1::Timings* timings) const {
-  SetDuration(admitted_, timings->mutable_queue());
-  SetDuration(first_token_, timings->mutable_time_to_first_token());
+  SetIfKnown(admitted_, timings->mutable_queue());
+  SetIfKnown(first_token_, timings->mutable_time_to_first_token());
   if (first_token_ != absl::InfiniteDuration()) {
-    SetDuration(first_token_ - admitted_, timings->mutable_prefill());
-    SetDuration(finished_ - first_token_, timings->mutable_decode());
+    SetIfKnown(first_token_ - admitted_, timings->mutable_prefill());
+    SetIfKnown(finished_ - first_token_, timings->mutable_decode());
   } else if (admitted_ != absl::InfiniteDuration()) {
-    SetDuration(finished_ - admitted_, timings->mutable_prefill());
+    SetIfKnown(finished_ - admitted_, timings->mutable_prefill());
   }
 }
 

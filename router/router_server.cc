@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(const std::string& add
         absl::StrCat("cannot listen on ", address, ": is the port free, and the address ours?"));
   }
   const size_t colon = address.rfind(':');
-  *real_address = absl::StartsWith(address, "unix:") || colon == std::string::npos
+  *real_address = absl::StartsWith(address, "unix") || colon == std::string::npos
                       ? address
                       : absl::StrCat(address.substr(0, colon + 1), port);
   return server;

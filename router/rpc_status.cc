@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "router/proto_time.h"
 
 namespace shoal::router {
 namespace {
@@ -31,7 +32,10 @@ std::string Shorten(absl::string_view text, size_t max_bytes) {
 }  // namespace
 
 void FieldViolations::Add(absl::string_view field, absl::string_view description) {
-  if (fields_.size() >= kMaxViolations) return;
+  if (fields_.size() >= kMaxViolations) {
+    ++num_left_out_;
+    return;
+  }
   fields_.push_back({std::string(field), Shorten(description, kMaxDescriptionBytes)});
 }
 
@@ -45,7 +49,7 @@ absl::Status FieldViolations::ToStatus() const {
   }
   std::string message = absl::StrCat(fields_[0].field, ": ", fields_[0].description);
   if (fields_.size() > 1) {
-    absl::StrAppend(&message, " (and ", fields_.size() - 1, " more fields)");
+    absl::StrAppend(&message, " (and ", fields_.size() - 1 + num_left_out_, " more faults)");
   }
   absl::Status status = absl::InvalidArgumentError(message);
   status.SetPayload(kBadRequestUrl, absl::Cord(details.SerializeAsString()));
@@ -60,9 +64,7 @@ absl::Status InvalidField(absl::string_view field, absl::string_view description
 
 absl::Status WithRetryAfter(absl::Status status, absl::Duration delay) {
   google::rpc::RetryInfo info;
-  const int64_t nanos = absl::ToInt64Nanoseconds(delay);
-  info.mutable_retry_delay()->set_seconds(nanos / 1'000'000'000);
-  info.mutable_retry_delay()->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
+  ToProto(delay, info.mutable_retry_delay());
   status.SetPayload(kRetryInfoUrl, absl::Cord(info.SerializeAsString()));
   return status;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,8 @@ class FieldViolations {
     std::string field;
     std::string description;
   };
-  std::vector<Violation> fields_;
+  std::vector<Violation> fields_;  // the first 16
+  size_t num_left_out_ = 0;        // that came after them
 };
 
 // INVALID_ARGUMENT for a single field.

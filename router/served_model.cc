@@ -43,6 +43,7 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> MakeServedModel(
   }
   auto model = std::make_shared<ServedModel>();
   model->name = facts.name.empty() ? description.name() : facts.name;
+  if (model->name.empty()) model->name = description.architecture();
   model->architecture = description.architecture();
   model->quantization = description.quantization();
   model->fingerprint = description.fingerprint();

@@ -42,7 +42,7 @@ struct ServedModel {
 
 // The facts that do not stand in a model's description.
 struct ServingFacts {
-  std::string name;  // empty: the description's
+  std::string name;  // empty: the description's, which may lack one: then its architecture
   std::string numerics_id;
   absl::Time load_time;
   uint32_t max_seq_len = 0;

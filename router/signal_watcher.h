@@ -21,10 +21,10 @@ class SignalWatcher {
 
   // Until the first signal has come and `on_first` returned.
   void Wait();
-  bool has_come() const;
 
  private:
   void Run();
+  bool has_come() const;
 
   const std::function<void()> on_first_;
   mutable base::Mutex mutex_;

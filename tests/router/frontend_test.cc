@@ -147,7 +147,15 @@ TEST_F(FrontendTest, NamesEveryBadFieldAtOnce) {
   request_.mutable_sampling()->set_temperature(kNaN);
   request_.mutable_sampling()->set_top_p(2);
   request_.set_n(65);
-  ExpectRefused("sampling.temperature,sampling.top_p,n", "and 2 more fields");
+  ExpectRefused("sampling.temperature,sampling.top_p,n", "and 2 more faults");
+}
+
+TEST_F(FrontendTest, ListsSixteenFaultsAndCountsTheRest) {
+  for (uint32_t i = 0; i < 20; ++i) request_.mutable_stop()->add_stop_token_ids(kVocabSize + i);
+  const absl::Status status = Validate().status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("and 19 more faults"));
+  const std::string fields = BadFields(status);
+  EXPECT_EQ(std::count(fields.begin(), fields.end(), ','), 15);
 }
 
 TEST_F(FrontendTest, RefusesTokenIdsOutsideTheVocabulary) {
@@ -291,6 +299,17 @@ TEST_F(FrontendTest, RefusesAnotherModelAndAPastDeadline) {
   EXPECT_EQ(Validate().status().code(), absl::StatusCode::kDeadlineExceeded);
 }
 
+TEST_F(FrontendTest, AModelWithoutANameAnswersToItsArchitecture) {
+  worker::v1::ModelDescription description = DescribeTestModel();
+  description.clear_name();
+  const ServingFacts facts{
+      .name = "", .numerics_id = "n", .load_time = absl::UnixEpoch(), .max_seq_len = 64};
+  const auto model = MakeServedModel(description, facts);
+  ASSERT_TRUE(model.ok()) << model.status();
+  request_.set_model("llama");
+  EXPECT_TRUE(Validate(**model).ok());
+}
+
 TEST_F(FrontendTest, OnlyTheTemplateMakesControlTokens) {
   v1::ChatMessage* message = request_.mutable_chat()->add_messages();
   message->set_role("user");
@@ -310,6 +329,17 @@ TEST_F(FrontendTest, PassesOnWhatTheTemplateRefuses) {
   ExpectRefused("chat", "no tools here");
   model_ = MakeTestModel();
   ExpectRefused("chat", "no chat template");
+}
+
+// An empty message takes two bytes of a request and a hundred times that in memory.
+TEST_F(FrontendTest, BoundsTheNumberOfMessagesAndToolCalls) {
+  for (int i = 0; i < (1 << 16) - 1; ++i) request_.mutable_chat()->add_messages();
+  request_.set_truncate_prompt_tokens(8);
+  EXPECT_TRUE(Validate().ok()) << Validate().status();
+  request_.mutable_chat()->mutable_messages(0)->add_tool_calls();
+  EXPECT_TRUE(Validate().ok()) << Validate().status();
+  request_.mutable_chat()->mutable_messages(0)->add_tool_calls();
+  ExpectRefused("chat", "65537 messages, tools and tool calls together, at most 65536");
 }
 
 TEST_F(FrontendTest, ResumesOnlyWhatCanBeContinuedExactly) {
@@ -336,6 +366,9 @@ TEST_F(FrontendTest, ResumesOnlyWhatCanBeContinuedExactly) {
   EXPECT_TRUE(Validate().ok());
   for (int i = 0; i < 60; ++i) request_.add_generated_token_ids(ByteToken('c'));
   ExpectRefused("generated_token_ids", "has room for 62");
+  request_.add_generated_token_ids(kVocabSize);
+  request_.add_generated_token_ids(kVocabSize);
+  ExpectRefused("generated_token_ids", "has 65 tokens, the context holds 64");
 }
 
 TEST_F(FrontendTest, TokenisesAndBack) {
@@ -358,6 +391,12 @@ TEST_F(FrontendTest, TokenisesAndBack) {
   EXPECT_EQ(frontend.Detokenize(*model_, detokenize)->text(), "a<|im_end|>");
   detokenize.add_ids(kVocabSize);
   EXPECT_EQ(BadFields(frontend.Detokenize(*model_, detokenize).status()), "ids");
+  detokenize.clear_ids();
+  for (int i = 0; i < 20; ++i) detokenize.add_ids(ByteToken('a'));
+  EXPECT_EQ(frontend.Detokenize(*model_, detokenize)->text(), std::string(20, 'a'));
+  detokenize.add_ids(ByteToken('a'));
+  const absl::Status too_long = frontend.Detokenize(*model_, detokenize).status();
+  EXPECT_THAT(std::string(too_long.message()), HasSubstr("21 bytes of text, at most 20"));
 }
 
 TEST_F(FrontendTest, AppliesAChatTemplate) {

@@ -122,6 +122,19 @@ TEST_F(ResponseBuilderTest, EndsAnIncompleteCharacterWithOneReplacement) {
   EXPECT_EQ(received.reason, v1::FINISH_REASON_LENGTH);
 }
 
+// Decoding a whole text drops the space that the vocabulary puts before its first word; an answer
+// continues the prompt.
+TEST_F(ResponseBuilderTest, KeepsTheSpaceBeforeTheFirstWord) {
+  model_ = MakeTestModel({.add_space_prefix = true});
+  request_.prompt = {kWorld};
+  Tokens({kWorld});
+  EXPECT_EQ(Receive().text, " world");
+  builder_.reset();
+  request_.echo = true;
+  Tokens({kWorld});
+  EXPECT_EQ(Receive().text, "world world");
+}
+
 TEST_F(ResponseBuilderTest, EndsAtAStopStringThatSpansTokens) {
   request_.stop_strings = {"o wor"};
   EXPECT_FALSE(Tokens({ByteToken('>'), kHello}));

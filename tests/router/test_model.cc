@@ -48,7 +48,7 @@ worker::v1::ModelDescription DescribeTestModel(const TestModelOptions& options) 
   vocabulary->set_unk_id(0);
   vocabulary->set_pad_id(-1);
   vocabulary->set_add_bos(options.add_bos);
-  vocabulary->set_add_space_prefix(false);
+  vocabulary->set_add_space_prefix(options.add_space_prefix);
   return description;
 }
 

@@ -29,6 +29,7 @@ std::vector<uint32_t> ByteTokens(absl::string_view text);
 
 struct TestModelOptions {
   bool add_bos = false;
+  bool add_space_prefix = false;
   std::string chat_template = "";  // empty: none
   uint32_t max_seq_len = 64;
 };
