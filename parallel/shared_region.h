@@ -35,11 +35,13 @@ struct Channel {
 
 // The memory that the ranks of a group share. A view: it does not own the memory.
 //
-//   +--------+------------------+-----------------------+----------------+-------------------------+
-//   | Header | RankCell [16]    | Channel [src 16][16]  | gather slots   | message slots | | | | |
-//   [size][2]      | [src size][dst size][2] |
-//   +--------+------------------+-----------------------+----------------+-------------------------+
-//   0                                                   ^ page border      each slot: slot_bytes
+// clang-format off
+//   +--------+---------------+----------------------+--------------+--------------------------+
+//   | Header | RankCell [16] | Channel [src 16][16] | gather slots | message slots            |
+//   |        |               |                      | [size][2]    | [src size][dst size][2]  |
+//   +--------+---------------+----------------------+--------------+--------------------------+
+//   0                                               ^ page border    each slot: slot_bytes
+// clang-format on
 //
 // Two gather slots a rank are enough: to write round s + 2 into the slot of round s, a rank has
 // seen all ranks publish s + 1, which they do after they have read round s.

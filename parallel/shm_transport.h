@@ -23,8 +23,8 @@ struct ShmOptions {
 };
 
 // Joins the ranks of one host, processes of one user, by shared memory. Blocks until all ranks
-// called it. Leaves nothing behind when any rank is killed at any
-// moment: the memory is a memfd, the rendezvous an abstract socket.
+// called it. Leaves nothing behind when any rank is killed at any moment: the memory is a memfd,
+// the rendezvous an abstract socket.
 //
 // One thread of the transport sleeps on the peers' lifelines; when a peer dies, whoever waits for
 // it wakes at once. A process that forks without exec keeps the lifeline of its ranks open.

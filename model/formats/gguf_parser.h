@@ -12,11 +12,15 @@
 // What a GGUF file consists of, and the parser that checks it. Everything borrows from the file's
 // bytes. Format: ggml docs/gguf.md, versions 2 and 3, little endian:
 //
+// clang-format off
 //   | "GGUF" | u32 version | u64 num_tensors | u64 num_metadata |
-//   num_metadata x | key | u32 type | value |                         a string is | u64 n | n bytes
-//   | num_tensors  x | name | u32 num_dims | u64 dims[] | u32 type | u64 offset | padding to
-//   general.alignment (default 32) tensor data; offsets count from here and are multiples of the
-//   alignment
+//   num_metadata x | key | u32 type | value |
+//   num_tensors  x | name | u32 num_dims | u64 dims[] | u32 type | u64 offset |
+//   padding to general.alignment (default 32)
+//   tensor data; offsets count from here and are multiples of the alignment
+//
+//   a string (key, name) is | u64 n | n bytes |
+// clang-format on
 namespace shoal::model {
 
 enum class GgufType : uint32_t {
