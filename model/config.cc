@@ -212,7 +212,9 @@ absl::Status ParseAttention(const ConfigReader& reader, ModelConfig* config) {
   return absl::OkStatus();
 }
 
-// The vocabulary is what the embedding table holds; a vocab_size key must not contradict it.
+// The vocabulary is what the embedding table holds. A vocab_size key must not contradict it, and
+// the tokenizer must not know ids beyond it: clients could send them. (Fewer are fine: tables are
+// padded.)
 absl::Status ParseVocabulary(const ConfigReader& reader, ModelConfig* config) {
   SHOAL_ASSIGN_OR_RETURN(const TensorInfo* embedding,
                          reader.file().RequireTensor("token_embd.weight"));
@@ -221,6 +223,13 @@ absl::Status ParseVocabulary(const ConfigReader& reader, ModelConfig* config) {
     return absl::InvalidArgumentError(absl::StrCat(reader.file().name(), ": token_embd.weight has ",
                                                    config->vocab, " rows; at most ",
                                                    ModelConfig::kMaxDimension, " are served"));
+  }
+  const GgufMetadata* tokens = reader.file().FindMetadata("tokenizer.ggml.tokens");
+  if (tokens != nullptr && tokens->type == GgufType::kArray &&
+      tokens->count > static_cast<uint64_t>(config->vocab)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        reader.file().name(), ": tokenizer.ggml.tokens has ", tokens->count,
+        " tokens but token_embd.weight only ", config->vocab, " rows; convert the model anew"));
   }
   if (!reader.Has("vocab_size")) {
     return absl::OkStatus();

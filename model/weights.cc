@@ -2,12 +2,15 @@
 
 #include <glog/logging.h>
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "kernels/quant/dequantize.h"
+#include "kernels/quant/float16.h"
 
 namespace shoal::model {
 namespace {
@@ -42,7 +45,77 @@ absl::StatusOr<WeightRef> Resolve(const GgufFile& file, const ExpectedTensor& ex
                    .data = file.data(*tensor)};
 }
 
+bool IsFiniteF16(uint16_t half) { return (half & 0x7c00) != 0x7c00; }
+bool IsFiniteBF16(uint16_t brain) { return std::isfinite(kernels::BF16ToF32(brain)); }
+bool IsFiniteF32(float value) { return std::isfinite(value); }
+
+// A block's quants are small integers, so it is finite if its f16 scales are.
+template <typename Block>
+bool IsFiniteBlock(const Block& block) {
+  if constexpr (requires { block.dmin; }) {
+    return IsFiniteF16(block.d) && IsFiniteF16(block.dmin);
+  } else if constexpr (requires { block.m; }) {
+    return IsFiniteF16(block.d) && IsFiniteF16(block.m);
+  } else {
+    return IsFiniteF16(block.d);
+  }
+}
+
+template <typename T>
+bool AllOf(const void* row, int64_t count, bool (*is_finite)(T)) {
+  const T* values = static_cast<const T*>(row);
+  return std::all_of(values, values + count, is_finite);
+}
+
+template <typename Block>
+bool AllBlocks(const void* row, int64_t row_bytes) {
+  const Block* blocks = static_cast<const Block*>(row);
+  return std::all_of(blocks, blocks + row_bytes / sizeof(Block), IsFiniteBlock<Block>);
+}
+
+bool IsFiniteRow(const WeightRef& ref, const void* row) {
+  using kernels::DType;
+  switch (ref.type) {
+    case DType::kF32:
+      return AllOf<float>(row, ref.cols, IsFiniteF32);
+    case DType::kF16:
+      return AllOf<uint16_t>(row, ref.cols, IsFiniteF16);
+    case DType::kBF16:
+      return AllOf<uint16_t>(row, ref.cols, IsFiniteBF16);
+    case DType::kQ8_0:
+      return AllBlocks<kernels::BlockQ8_0>(row, ref.row_bytes);
+    case DType::kQ4_0:
+      return AllBlocks<kernels::BlockQ4_0>(row, ref.row_bytes);
+    case DType::kQ4_1:
+      return AllBlocks<kernels::BlockQ4_1>(row, ref.row_bytes);
+    case DType::kQ5_0:
+      return AllBlocks<kernels::BlockQ5_0>(row, ref.row_bytes);
+    case DType::kQ5_1:
+      return AllBlocks<kernels::BlockQ5_1>(row, ref.row_bytes);
+    case DType::kQ4_K:
+      return AllBlocks<kernels::BlockQ4_K>(row, ref.row_bytes);
+    case DType::kQ5_K:
+      return AllBlocks<kernels::BlockQ5_K>(row, ref.row_bytes);
+    case DType::kQ6_K:
+      return AllBlocks<kernels::BlockQ6_K>(row, ref.row_bytes);
+    default:
+      LOG(FATAL) << kernels::TraitsOf(ref.type).name << " is no weight type";
+  }
+}
+
 }  // namespace
+
+absl::Status CheckFinite(const WeightRef& ref, int64_t row_begin, int64_t row_end) {
+  CHECK(0 <= row_begin && row_begin <= row_end && row_end <= ref.rows) << ref.name;
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    if (!IsFiniteRow(ref, static_cast<const char*>(ref.data) + row * ref.row_bytes)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor ", ref.name, ", row ", row,
+                       ": a value is no finite number; the file is damaged: fetch it again"));
+    }
+  }
+  return absl::OkStatus();
+}
 
 std::vector<ExpectedTensor> ExpectedTensors(const ModelConfig& config) {
   std::vector<ExpectedTensor> tensors;

@@ -25,6 +25,11 @@ struct WeightRef {
   const void* data = nullptr;
 };
 
+// INVALID_ARGUMENT, with the tensor and the row, if one of the rows [row_begin, row_end) has a
+// value that is no finite number: products would turn it into wrong tokens, not into an error.
+// Reads the rows once. REQUIRES: 0 <= row_begin <= row_end <= ref.rows.
+absl::Status CheckFinite(const WeightRef& ref, int64_t row_begin, int64_t row_end);
+
 // What a model of this configuration must hold. Vectors (norms, biases) have rows == 1.
 struct ExpectedTensor {
   std::string name;

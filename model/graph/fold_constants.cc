@@ -27,7 +27,10 @@ ConstantId FindOrAdd(std::string name, Graph* graph, const Make& make) {
 
 bool Match(const VectorInput& input) { return !input.parts.empty(); }
 
-void Rewrite(const model::Weights& weights, Graph* graph, VectorInput* input) {
+absl::Status Rewrite(const model::Weights& weights, Graph* graph, VectorInput* input) {
+  for (const VectorUse& part : input->parts) {
+    SHOAL_RETURN_IF_ERROR(model::CheckFinite(weights.Get(part.tensor), 0, 1));
+  }
   const std::string name =
       absl::StrJoin(input->parts, "+", [](std::string* out, const VectorUse& part) {
         absl::StrAppend(out, part.tensor, "[", part.begin, ",", part.end, ")");
@@ -43,6 +46,7 @@ void Rewrite(const model::Weights& weights, Graph* graph, VectorInput* input) {
     return constant;
   });
   input->parts.clear();
+  return absl::OkStatus();
 }
 
 bool Match(const RopeOp& rope) { return rope.table == kNoConstant; }
@@ -95,18 +99,19 @@ absl::StatusOr<bool> FoldConstants(const model::Weights& weights, int64_t max_po
                                    Graph* graph) {
   bool changed = false;
   const auto fold = [&](VectorInput* input) {
-    if (Match(*input)) {
-      Rewrite(weights, graph, input);
-      changed = true;
+    if (!Match(*input)) {
+      return absl::OkStatus();
     }
+    changed = true;
+    return Rewrite(weights, graph, input);
   };
   for (Node& node : graph->nodes) {
     if (auto* norm = std::get_if<RmsNormOp>(&node.op)) {
-      fold(&norm->weight);
+      SHOAL_RETURN_IF_ERROR(fold(&norm->weight));
     } else if (auto* matmul = std::get_if<MatMulOp>(&node.op)) {
-      fold(&matmul->bias);
+      SHOAL_RETURN_IF_ERROR(fold(&matmul->bias));
     } else if (auto* add = std::get_if<JoinAddOp>(&node.op)) {
-      fold(&add->norm_weight);
+      SHOAL_RETURN_IF_ERROR(fold(&add->norm_weight));
     } else if (auto* rope = std::get_if<RopeOp>(&node.op); rope != nullptr && Match(*rope)) {
       SHOAL_RETURN_IF_ERROR(Rewrite(weights, max_positions, graph, rope));
       changed = true;

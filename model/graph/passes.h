@@ -23,8 +23,8 @@ absl::StatusOr<bool> ShardTensorParallel(const model::ModelConfig& config, int t
 bool MergeProducts(Graph* graph);
 
 // Reads norms and biases from the file and computes the rope table for max_positions positions.
-// INVALID_ARGUMENT when the file's rope factors are no positive numbers or turn too far for the
-// table.
+// INVALID_ARGUMENT when a value is not finite, or the file's rope factors are no positive numbers
+// or turn too far for the table.
 absl::StatusOr<bool> FoldConstants(const model::Weights& weights, int64_t max_positions,
                                    Graph* graph);
 

@@ -67,6 +67,12 @@ Edit Remove(std::string key) {
   };
 }
 
+Edit SetTokens(size_t count) {
+  return [=](GgufDocument& document) {
+    document.AddStringArray("tokenizer.ggml.tokens", std::vector<std::string>(count, "t"));
+  };
+}
+
 Edit SetHeads(std::vector<int32_t> heads) {
   return [=](GgufDocument& document) {
     Remove("llama.attention.head_count")(document);
@@ -134,6 +140,11 @@ TEST(ConfigTest, TakesArraysOfEqualHeadCountsAndLinearScaling) {
   EXPECT_TRUE(ParseEdited({}, SetU32("llama.attention.sliding_window", 2048)).ok());
 }
 
+TEST(ConfigTest, TakesEmbeddingsThatArePaddedBeyondTheTokens) {
+  EXPECT_TRUE(ParseEdited({}, SetTokens(500)).ok());
+  EXPECT_TRUE(ParseEdited({}, SetTokens(520)).ok());
+}
+
 struct Refusal {
   std::string name;
   Edit edit;
@@ -170,6 +181,8 @@ TEST(ConfigTest, RefusesWhatItCannotServeNamingKeyAndValue) {
       {"soft cap", SetF32("llama.final_logit_softcapping", 30), kUnserved, "is 30"},
       {"vocabulary", SetU32("llama.vocab_size", 521), kInvalid,
        "llama.vocab_size is 521 but token_embd.weight has 520"},
+      {"more tokens than embeddings", SetTokens(521), kInvalid,
+       "tokenizer.ggml.tokens has 521 tokens but token_embd.weight only 520 rows"},
       {"uneven heads", SetHeads({8, 4}), kUnserved, "differs between layers"},
       {"heads for another model", SetHeads({8, 8, 8}), kInvalid, "has 3 values for 2 layers"},
   };

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/worker_engine/tiny_model.h"
 
@@ -104,6 +107,65 @@ TEST(WeightsTest, RefusesTensorsThatWouldBeIgnored) {
   });
   EXPECT_EQ(loaded.weights.status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(loaded.weights.status().message()), HasSubstr("blk.0.attn_output.bias"));
+}
+
+// The bytes of one row of `type`, all finite, with an f16 infinity at byte `offset` if it is not
+// -1.
+absl::Status CheckOneRow(kernels::DType type, int64_t offset) {
+  constexpr int64_t kCols = 512;
+  const int64_t row_bytes = kernels::RowBytes(type, kCols);
+  std::vector<char> bytes(3 * row_bytes, 0x11);
+  if (offset >= 0) {
+    bytes[row_bytes + offset] = 0;
+    bytes[row_bytes + offset + 1] = 0x7c;
+  }
+  const WeightRef ref{.name = "w",
+                      .type = type,
+                      .rows = 3,
+                      .cols = kCols,
+                      .row_bytes = row_bytes,
+                      .data = bytes.data()};
+  if (const absl::Status others = CheckFinite(ref, 0, 1); !others.ok()) return others;
+  return CheckFinite(ref, 0, 3);
+}
+
+TEST(WeightsTest, FindsTheScaleThatIsNotFiniteInEveryFormat) {
+  using kernels::DType;
+  const std::vector<std::pair<DType, std::vector<int64_t>>> scales = {
+      {DType::kF16, {0, 1022}},        {DType::kQ8_0, {0, 34 * 15}},
+      {DType::kQ4_0, {0, 18 * 15}},    {DType::kQ4_1, {0, 2, 20 * 15 + 2}},
+      {DType::kQ5_0, {0, 22 * 15}},    {DType::kQ5_1, {0, 2, 24 * 15 + 2}},
+      {DType::kQ4_K, {0, 2, 144 + 2}}, {DType::kQ5_K, {0, 2, 176 + 2}},
+      {DType::kQ6_K, {208, 210 + 208}}};
+  for (const auto& [type, offsets] : scales) {
+    const char* name = kernels::TraitsOf(type).name;
+    EXPECT_TRUE(CheckOneRow(type, -1).ok()) << name << ": " << CheckOneRow(type, -1);
+    for (const int64_t offset : offsets) {
+      const absl::Status status = CheckOneRow(type, offset);
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name << " " << offset;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("tensor w, row 1")) << name;
+    }
+  }
+  // Quants of these bytes are no scales.
+  EXPECT_TRUE(CheckOneRow(DType::kQ4_K, 16).ok());
+}
+
+TEST(WeightsTest, FindsFloatsThatAreNotFinite) {
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    std::vector<float> values(64, 1.0f);
+    WeightRef ref{.name = "w",
+                  .type = kernels::DType::kF32,
+                  .rows = 2,
+                  .cols = 32,
+                  .row_bytes = 128,
+                  .data = values.data()};
+    EXPECT_TRUE(CheckFinite(ref, 0, 2).ok());
+    values[63] = bad;
+    EXPECT_TRUE(CheckFinite(ref, 0, 1).ok());
+    EXPECT_FALSE(CheckFinite(ref, 0, 2).ok());
+    EXPECT_FALSE(CheckFinite(ref, 1, 2).ok());
+  }
 }
 
 TEST(WeightsTest, ABiasOnQAloneIsRefused) {

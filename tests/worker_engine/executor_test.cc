@@ -395,6 +395,25 @@ TEST(ExecutorTest, MemoryPlanForetellsWhatIsAllocated) {
   }
 }
 
+// A NaN in a product's inputs could come out of the quantiser as a number.
+TEST(ExecutorTest, RefusesWeightsThatAreNotFinite) {
+  for (const std::string name : {"blk.1.attn_norm.weight", "blk.0.ffn_down.weight"}) {
+    model::GgufDocument document = MakeTinyDocument({});
+    for (model::GgufDocument::Tensor& tensor : document.tensors) {
+      if (tensor.name == name) tensor.data.replace(4, 4, model::GgufBytes(NAN));
+    }
+    const std::string bytes = document.Serialize();
+    const auto file = model::GgufFile::Parse(
+        {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, "tiny.gguf");
+    ASSERT_TRUE(file.ok()) << file.status();
+    RankModel::Options options = SmallOptions();
+    options.available_bytes = 0;
+    const absl::Status status = RankModel::Load(**file, options, Cpu()(), nullptr).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;
+    EXPECT_NE(status.message().find(name), std::string::npos) << status;
+  }
+}
+
 TEST(ExecutorTest, RefusesLimitsAndSizesThatDoNotFit) {
   const auto file = MakeTinyFile({});
   const auto load = [&](auto change) {

@@ -230,6 +230,7 @@ absl::Status BoundProgram::Pack(const model::Weights& weights, kernels::Backend*
   int64_t done = 0;
   for (const graph::WeightUse& use : program_.matrices) {
     const model::WeightRef& ref = weights.Get(use.tensor);
+    SHOAL_RETURN_IF_ERROR(model::CheckFinite(ref, use.row_begin, use.row_end));
     absl::StatusOr<std::unique_ptr<kernels::PackedMatrix>> packed =
         backend->Pack(SliceOf(ref, use));
     if (!packed.ok()) {
