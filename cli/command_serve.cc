@@ -102,6 +102,11 @@ int RunServe(const ServeFlags& flags) {
                              split.threads, " threads each need ", flags.tp * split.threads,
                              ": name more, or ask for fewer --threads"));
   }
+  if (split.oversubscribed) {
+    std::cerr << "warning: " << flags.tp << " ranks with " << split.threads
+              << " threads each share " << cpus.size() << " CPUs: fewer --threads are faster"
+              << std::endl;
+  }
   const std::vector<std::string> addresses = RankAddresses(flags.tp);
   ProcessLoop::Options options;
   for (int rank = 0; rank < flags.tp; ++rank) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and passes every test.
 #   scripts/test.sh         what CI runs: checks, release tests, pytest, ASan+UBSan, TSan, 60 s of fuzzing
-#   scripts/test.sh --full  the same with long fuzzing and clang-tidy over every file
+#   scripts/test.sh --full  the same with long fuzzing, pings for 15 minutes and clang-tidy over every file
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -33,7 +33,7 @@ scripts/python_env.sh
 
 step "pytest: the whole path with real processes"
 model=$(scripts/fetch_model.sh)
-SHOAL_MODEL=$model .venv/bin/python -m pytest -q tests/python
+SHOAL_MODEL=$model .venv/bin/python -m pytest -q ${full:+--full} tests/python
 
 step "ASan and UBSan"
 scripts/build.sh dev unit_tests

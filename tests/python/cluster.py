@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,8 +15,15 @@ sys.path.insert(0, str(ROOT / ".venv" / "proto"))
 
 import grpc  # noqa: E402
 from shoal.v1 import admin_pb2, admin_pb2_grpc, common_pb2, inference_pb2, inference_pb2_grpc  # noqa: E402
+from shoal.worker.v1 import worker_pb2, worker_pb2_grpc  # noqa: E402
 
 BIN = pathlib.Path(os.environ.get("SHOAL_BUILD_DIR", ROOT / "build" / "release")) / "bin"
+
+
+def free_port():
+    """A port that nobody uses now, for a program that has to be told one."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
 
 
 @dataclasses.dataclass
@@ -33,7 +41,8 @@ class Cluster:
     """A running `shoalctl serve`. Use as a context manager; leaving it checks a clean end."""
 
     def __init__(self, model, *flags, tp=1, threads=1, env=None):
-        command = [str(BIN / "shoalctl"), "serve", str(model), "--tp", str(tp), "--threads", str(threads)]
+        command = [str(BIN / "shoalctl"), "serve", str(model), "--tp", str(tp)]
+        command += ["--threads", str(threads)] if threads else []
         command += ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", *map(str, flags)]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -75,13 +84,33 @@ class Cluster:
         if kind is None:
             assert code == 0, f"serve ended with {code}; log:\n{self.log}"
 
+    def workers(self):
+        """The ranks, in rank order."""
+        workers = self.admin.ListWorkers(admin_pb2.ListWorkersRequest(), timeout=5).workers
+        return sorted(workers, key=lambda worker: worker.rank)
+
     def pids(self):
         """Process ids of the ranks, in rank order."""
-        workers = self.admin.ListWorkers(admin_pb2.ListWorkersRequest(), timeout=5).workers
-        return [worker.pid for worker in sorted(workers, key=lambda worker: worker.rank)]
+        return [worker.pid for worker in self.workers()]
 
     def status(self):
         return self.admin.GetClusterStatus(admin_pb2.GetClusterStatusRequest(), timeout=5)
+
+    def block_bytes(self):
+        """Of KV that one block takes on the first rank."""
+        return self.workers()[0].kv_cache_bytes // self.status().blocks_total
+
+    def end_token_ids(self):
+        return list(self.stub.GetModel(inference_pb2.GetModelRequest(), timeout=5).model.end_token_ids)
+
+    def inspect(self):
+        """What each rank itself says of its steps."""
+        answers = []
+        for worker in self.workers():
+            with grpc.insecure_channel(worker.address) as channel:
+                stub = worker_pb2_grpc.WorkerServiceStub(channel)
+                answers.append(stub.Inspect(worker_pb2.InspectRequest(), timeout=5))
+        return answers
 
     # --- Requests -----------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from cluster import Cluster  # noqa: E402
 
 
 def pytest_addoption(parser):
+    parser.addoption("--full", action="store_true", help="also what takes many minutes")
     parser.addoption("--same-bits-model", help="run test_same_bits.py on this GGUF file instead of a tiny model")
 
 

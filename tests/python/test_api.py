@@ -55,6 +55,9 @@ def test_max_tokens_limits(tiny):
     assert len(echoed.choice.prompt_logprobs) == len(PROMPT)
     absent = tiny.generate(PROMPT, ignore_eos=True)
     assert len(absent.ids) == 256 - len(PROMPT), "no max_tokens means to the context's limit"
+    assert absent.finish_reason == "length"
+    streamed, _ = collect(tiny.stream(PROMPT, ignore_eos=True))
+    assert streamed[0].ids == absent.ids and streamed[0].finish_reason == "length"
     for huge in (2**31 - 1, 2**31, 2**32 - 1):
         assert tiny.generate(PROMPT, max_tokens=huge, ignore_eos=True).ids == absent.ids
 
@@ -97,6 +100,36 @@ def test_prompts_over_the_limit_fail_alone_with_numbers(tiny):
     assert len(tiny.generate([1] * 250, max_tokens=100, ignore_eos=True).ids) == 6
 
 
+# A legal value, other than the default, of each field that a client may leave out.
+OPTIONAL = dict(
+    temperature=0.7, top_p=0.9, top_k=20, min_p=0.05, repetition_penalty=1.1, presence_penalty=0.5,
+    frequency_penalty=0.5, seed=7, logit_bias={9: -100.0}, max_tokens=12, min_tokens=3, stop_strings=["zqzq"],
+    stop_token_ids=[500], ignore_eos=True, include_stop_in_output=True, model="tiny-llama-F32-1", n=3, top_logprobs=2,
+    echo=True, priority=3, request_id="optional", add_special_tokens=False, skip_special_tokens=False,
+    generated_token_ids=[8, 9, 10], truncate_prompt_tokens=40, cache_salt="salt")
+
+
+def test_every_option_works_on_prompts_of_one_and_of_three_chunks(models):
+    fields = {field.name for message in (request(PROMPT), request(PROMPT).sampling, request(PROMPT).stop)
+              for field in message.DESCRIPTOR.fields}
+    always = {"prompt", "chat", "token_ids", "sampling", "stop", "return_token_ids"}
+    assert set(OPTIONAL) == fields - always, "a new field needs a value here"
+    together = {name: value for name, value in OPTIONAL.items() if name != "generated_token_ids"}  # that needs n = 1
+    cases = [{name: value} for name, value in OPTIONAL.items()] + [together]
+    with Cluster(models(), "--max-prefill-chunk", 16) as cluster:
+        for prompt in PROMPT, [(i * 17 + 3) % 500 for i in range(48)]:
+            for options in cases:
+                options = {"max_tokens": 8, "seed": 1, **options}
+                metadata = [("x-priority", "9"), ("shoal-internal", "1"), ("trace-bin", b"\0\xff")]
+                first, again = (cluster.stub.Generate(request(prompt, **options), timeout=20, metadata=metadata)
+                                for _ in range(2))
+                choices = options.get("n", 1)
+                assert len(first.choices) == len(again.choices) == choices, options
+                assert [c.token_ids for c in first.choices] == [c.token_ids for c in again.choices], options
+                kept = min(len(prompt), options.get("truncate_prompt_tokens", len(prompt)))
+                assert first.usage.prompt_tokens == kept, options
+
+
 def test_truncation_keeps_the_end(tiny):
     long = [(i * 7) % 500 for i in range(5000)]
     truncated = tiny.generate(long, truncate_prompt_tokens=200, **CANARY)
@@ -124,6 +157,22 @@ def test_odd_unicode_prompts_are_answered(tiny):
 
 
 # --- B, C. Unicode and stop strings ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("character", ["é", "日", "😀"])
+def test_a_character_that_spans_tokens_leaves_whole(tiny, character):
+    """Each of its bytes is a token here; the model is made to say them in order, and no further than `cut`."""
+    ids = tiny.stub.Tokenize(inference_pb2.TokenizeRequest(text=character)).ids
+    assert len(ids) == len(character.encode())
+    bias = {token: 100.0 - 15 * i for i, token in enumerate(ids)}
+    for cut in range(1, len(ids) + 1):
+        options = dict(logit_bias=bias, repetition_penalty=100, max_tokens=cut, ignore_eos=True)
+        unary = tiny.generate([5, 17, 41, 7], **options)
+        streamed, messages = collect(tiny.stream([5, 17, 41, 7], **options))
+        assert unary.ids == streamed[0].ids == list(ids[:cut]) and unary.finish_reason == "length"
+        want = character if cut == len(ids) else "\ufffd"
+        assert unary.text == streamed[0].text == want
+        assert [d.text for m in messages for d in m.deltas if d.text] == [want]
 
 
 def solo_text(tiny, seed):
@@ -186,6 +235,17 @@ def test_end_of_turn_ends_the_answer(tiny):
     assert ignored.ids == [end] * 8 and ignored.finish_reason == "length"
 
 
+def test_an_end_of_turn_that_is_not_the_end_of_text_ends_the_answer_too(models):
+    with Cluster(models(separate_eot=True)) as cluster:
+        ends = cluster.end_token_ids()
+        assert set(ends) >= {0, 2}, "<|endoftext|> and <|im_end|>"
+        for end in ends:
+            forced = cluster.generate(PROMPT, max_tokens=8, logit_bias={end: 100.0})
+            assert forced.ids == [end] and forced.finish_reason == "stop_token" and forced.text == ""
+            streamed, _ = collect(cluster.stream(PROMPT, max_tokens=8, logit_bias={end: 100.0}))
+            assert streamed[0].ids == [end] and streamed[0].text == ""
+
+
 # --- D. Logprobs ---------------------------------------------------------------------------------------
 
 
@@ -234,8 +294,26 @@ def test_long_runs_are_tokenised_in_time(tiny, text):
 def test_distinct_prompts_at_once_do_not_mix(tiny):
     prompts = [[i, 2 * i % 500, 3 * i % 500, i + 1] for i in range(1, 65)]
     want = [tiny.generate(p, max_tokens=8, ignore_eos=True).ids for p in prompts]
-    calls = [tiny.start(p, max_tokens=8, ignore_eos=True) for p in prompts]
-    assert [list(c.result().choices[0].token_ids) for c in calls] == want
+    request_ids = set()
+    for _ in range(20):
+        responses = [call.result() for call in [tiny.start(p, max_tokens=8, ignore_eos=True) for p in prompts]]
+        assert [list(r.choices[0].token_ids) for r in responses] == want
+        request_ids |= {r.request_id for r in responses}
+    assert len(request_ids) == 20 * 64
+
+
+def test_rows_of_a_mixed_batch_do_not_mix_their_parameters(tiny, canary):
+    """Greedy rows with banned tokens beside seeded ones."""
+    greedy = [dict(logit_bias={token: -100.0 for token in canary[i:]}) for i in range(4)]
+    seeded = [dict(temperature=0.8, seed=i, top_k=40) for i in range(4)]
+    rows = [dict(**options, top_logprobs=1, **CANARY) for options in greedy + seeded]
+    want = [tiny.generate(PROMPT, **row) for row in rows]
+    assert len({tuple(answer.ids) for answer in want}) == 8
+    calls = [tiny.start(PROMPT, **row) for row in rows]
+    for call, alone in zip(calls, want):
+        choice = call.result().choices[0]
+        assert list(choice.token_ids) == alone.ids
+        assert list(choice.logprobs) == list(alone.choice.logprobs)
 
 
 def test_more_choices_than_slots_are_all_answered(models):

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import threading
@@ -60,6 +61,48 @@ def test_a_rank_killed_again_and_again(models):
             assert answers[0].ids == want
 
 
+def test_a_silent_rank_does_not_hold_deadlines_up_and_streams_go_on_when_it_wakes(models):
+    options = {**LONG, "max_tokens": 700}
+    with Cluster(models(ctx=1024), tp=2) as cluster:
+        want = cluster.generate(PROMPTS[0], **options).ids
+        victim = cluster.pids()[1]
+        stream = cluster.stream(PROMPTS[0], **options)
+        first = next(stream)
+        os.kill(victim, signal.SIGSTOP)
+        try:
+            begin = time.monotonic()
+            with pytest.raises(grpc.RpcError) as error:
+                cluster.generate(PROMPTS[1], timeout=0.5, **options)
+            assert error.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+            assert time.monotonic() - begin < 1
+            wait_until(lambda: not cluster.status().ready, 15, "the loss of the group")
+        finally:
+            os.kill(victim, signal.SIGCONT)
+        answers, _ = collect([first, *stream])
+        assert answers[0].ids == want
+        assert cluster.status().epoch > 1 and cluster.pids()[1] == victim
+
+
+def test_streams_of_a_rank_that_stays_silent_end_unavailable(models):
+    options = {**LONG, "max_tokens": 700}
+    with Cluster(models(ctx=1024), "--recovery-timeout", 2, tp=2) as cluster:
+        cluster.generate(PROMPTS[0], max_tokens=8)
+        victim = cluster.pids()[1]
+        stream = cluster.stream(PROMPTS[0], **options)
+        next(stream)
+        os.kill(victim, signal.SIGSTOP)
+        try:
+            begin = time.monotonic()
+            with pytest.raises(grpc.RpcError) as error:
+                collect(stream)
+            assert error.value.code() == grpc.StatusCode.UNAVAILABLE and "rank" in error.value.details()
+            assert time.monotonic() - begin < 15
+        finally:
+            os.kill(victim, signal.SIGCONT)
+        wait_until(lambda: cluster.status().ready, 15, "the return of the group")
+        assert cluster.generate(PROMPTS[0], max_tokens=8, timeout=10).ids
+
+
 def test_sigterm_drains(models):
     options = {**LONG, "max_tokens": 1200}
     with Cluster(models(ctx=2048)) as cluster:
@@ -68,18 +111,21 @@ def test_sigterm_drains(models):
         firsts = [next(s) for s in streams]
         cluster.process.send_signal(signal.SIGTERM)
 
-        def is_refused():  # while the streams run
+        def is_refused():
+            begin = time.monotonic()
             try:
                 cluster.generate(PROMPTS[1], timeout=5, max_tokens=1)
                 return False
             except grpc.RpcError as error:
                 assert error.code() == grpc.StatusCode.UNAVAILABLE
+                assert time.monotonic() - begin < 1
                 return True
 
-        wait_until(is_refused, 2, "the refusal of new requests")
+        wait_until(is_refused, 2, "the refusal of new requests while the streams run")
         results = [collect([f, *s])[0][0].ids for f, s in zip(firsts, streams)]
         assert results == [want] * 4
         assert cluster.process.wait(timeout=20) == 0
+        assert is_refused()
 
 
 def test_nothing_outlives_a_killed_serve(models):
@@ -113,6 +159,35 @@ def test_sizes_that_do_not_fit_are_refused_with_the_legal_ones(models):
     with pytest.raises(RuntimeError) as error:
         Cluster(models(heads=6, kv_heads=2, embd=192, ffn=384), tp=8)
     assert "6" in str(error.value) and "legal" in str(error.value).lower()
+
+
+def test_more_threads_than_cores_finish_with_a_warning(models):
+    options = dict(max_tokens=100, ignore_eos=True)
+    with Cluster(models()) as cluster:
+        want = cluster.generate(PROMPTS[0], **options).ids
+        assert "warning" not in cluster.log
+        begin = time.monotonic()
+        cluster.generate(PROMPTS[1], **options)
+        alone = time.monotonic() - begin
+    with Cluster(models(), threads=4 * os.cpu_count()) as cluster:
+        assert cluster.generate(PROMPTS[0], **options).ids == want
+        assert f"{4 * os.cpu_count()} threads" in re.search("warning: .*", cluster.log).group()
+        begin = time.monotonic()
+        cluster.generate(PROMPTS[1], **options)
+        # Not 3 times, as it is on an idle machine: this one may be busy with other things.
+        assert time.monotonic() - begin < 10 * alone, "threads that wait for each other must not fight for the cores"
+
+
+def test_ranks_have_as_many_threads_as_they_may_use_cpus(models):
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        with Cluster(models(), threads=None) as cluster:
+            command = pathlib.Path(f"/proc/{cluster.pids()[0]}/cmdline").read_text().split("\0")
+            assert cluster.generate(PROMPTS[0], max_tokens=4).ids
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert command[command.index("--threads") + 1] == "1"
 
 
 def test_an_idle_cluster_uses_no_cpu(models):

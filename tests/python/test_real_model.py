@@ -35,9 +35,14 @@ def test_one_rank_gives_the_same_answer(smol, real_model):
     assert one.ids == two.ids == streamed[0].ids
 
 
-def test_a_long_shared_prefix_is_served_from_the_cache(smol):
-    prefix = "The lighthouse keeper wrote in his book every night. " * 45
-    first = smol.generate(prefix + "Then", max_tokens=1).response
-    second = smol.generate(prefix + "Now", max_tokens=1).response
-    assert first.usage.prompt_tokens > 400
-    assert second.usage.cached_prompt_tokens >= first.usage.prompt_tokens - 32
+def test_a_shared_prefix_makes_the_first_token_come_sooner(smol):
+    ratios = []
+    for i in range(3):
+        prefix = [(7 * j + 1001 * i) % 40000 + 100 for j in range(500)]
+        first = smol.generate(prefix + [20, 30, 40], max_tokens=1).response
+        second = smol.generate(prefix + [50, 60, 70], max_tokens=1).response
+        assert first.usage.cached_prompt_tokens == 0 and second.usage.cached_prompt_tokens == 496
+        cold, warm = (r.timings.time_to_first_token.ToNanoseconds() for r in (first, second))
+        ratios.append(cold / warm)
+    # One of three: the machine may be busy with other things in the others.
+    assert max(ratios) >= 5, ratios
