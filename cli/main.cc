@@ -181,6 +181,8 @@ Command AddServe(CLI::App* root, ServeFlags* flags) {
       ->check(CLI::Range(0u, UINT32_MAX));
   pass("--max-queued-requests", "sequences that may wait; more are refused [256]")
       ->check(CLI::Range(0, 1 << 20));
+  pass("--max-plans-in-flight", "steps planned before the first of them is answered [2]")
+      ->check(CLI::Range(1, 2));
   pass("--kv-cache-bytes", "of each rank: 500000000 or 2GiB; 0: what fits [0]")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
   pass("--kv-cache-dtype", "f16 or f32 [f16]")->check(CLI::IsMember({"f16", "f32"}));

@@ -114,7 +114,7 @@ void GroupShell::Run() {
     HandleTimers();
     HandleGroupEvents();
     if (stops) break;
-    PlanNextStep();
+    PlanNextSteps();
     CheckFatal();
     Publish();
     delivery_.Post(&outgoing_);
@@ -123,7 +123,7 @@ void GroupShell::Run() {
 }
 
 absl::Time GroupShell::NextDeadline() const {
-  const absl::Time next = group_.NextDeadline();
+  const absl::Time next = std::min(group_.NextDeadline(), plan_at_);
   return scheduler_.has_value() ? std::min(next, scheduler_->NextDeadline()) : next;
 }
 
@@ -242,19 +242,28 @@ void GroupShell::Perform(const CommitPlan& action) {
     group_events_.push_back(ResultRefused{events.status()});
     return;
   }
-  predictor_.Observe(plan_tokens_, now - plan_sent_);
-  uint64_t num_sampled = 0;
-  for (const RowOutput& output : action.result.outputs) num_sampled += output.token_ids.size();
+  const SentPlan plan = sent_plans_.front();
+  sent_plans_.pop_front();
+  predictor_.Observe(plan.num_tokens, now - std::max(plan.sent, last_commit_));
+  last_commit_ = now;
+  uint64_t num_generated = 0;
+  for (const Event& event : *events) {
+    num_generated += event.token_ids.size();
+    const bool has_stop_token =
+        event.kind == Event::Kind::kFinished && event.outcome.reason == FinishReason::kStopToken;
+    num_generated += has_stop_token ? 1 : 0;
+  }
   {
     base::MutexLock lock(&mutex_);
     ++status_.num_steps;
-    status_.num_prompt_tokens += plan_prompt_tokens_;
-    status_.num_generated_tokens += num_sampled;
+    status_.num_prompt_tokens += plan.num_prompt_tokens;
+    status_.num_generated_tokens += num_generated;
   }
   QueueEvents(*std::move(events));
 }
 
 void GroupShell::Perform(const ReplayAll& action) {
+  sent_plans_.clear();
   if (scheduler_.has_value()) QueueEvents(scheduler_->Reset(options_.clock()));
 }
 
@@ -265,26 +274,37 @@ void GroupShell::Perform(const FailRequests& action) {
   }
 }
 
-void GroupShell::PlanNextStep() {
-  if (!scheduler_.has_value() || group_.state() != Group::State::kReady ||
-      group_.has_step_in_flight()) {
-    return;
+void GroupShell::PlanNextSteps() {
+  plan_at_ = absl::InfiniteFuture();
+  while (scheduler_.has_value() && group_.state() == Group::State::kReady) {
+    const absl::Time now = options_.clock();
+    if (!sent_plans_.empty()) {
+      const SentPlan& running = sent_plans_.front();
+      const absl::Time start = std::max(running.sent, last_commit_);
+      const absl::Time due = predictor_.NextPlanTime(start, running.num_tokens);
+      if (now < due) {
+        if (sent_plans_.size() < options_.scheduler.max_plans_in_flight) plan_at_ = due;
+        return;
+      }
+    }
+    const std::optional<StepPlan> plan = scheduler_->PlanStep(now);
+    if (!plan.has_value()) return;
+    SendNextPlan(now, *plan);
   }
-  const absl::Time now = options_.clock();
-  const std::optional<StepPlan> plan = scheduler_->PlanStep(now);
-  if (!plan.has_value()) return;
-  plan_tokens_ = 0;
-  plan_prompt_tokens_ = 0;
-  for (const StepRow& row : plan->rows) {
-    plan_tokens_ += row.num_tokens;
-    if (row.source == StepRow::Source::kLog) plan_prompt_tokens_ += row.num_tokens;
+}
+
+void GroupShell::SendNextPlan(absl::Time now, const StepPlan& plan) {
+  SentPlan sent{.sent = now, .num_tokens = 0, .num_prompt_tokens = 0};
+  for (const StepRow& row : plan.rows) {
+    sent.num_tokens += row.num_tokens;
+    if (row.source == StepRow::Source::kLog) sent.num_prompt_tokens += row.num_tokens;
   }
-  ToProto(*plan, {.owner_id = options_.owner_id, .counter = group_.epoch()}, &plan_message_);
+  ToProto(plan, {.owner_id = options_.owner_id, .counter = group_.epoch()}, &plan_message_);
   plan_bytes_ = SerializePlan(plan_message_);
-  plan_sent_ = now;
-  group_events_.push_back(PlanMade{.step = plan->step,
-                                   .state_hash = plan->state_hash,
-                                   .prediction = predictor_.Predict(plan_tokens_)});
+  sent_plans_.push_back(sent);
+  group_events_.push_back(PlanMade{.step = plan.step,
+                                   .state_hash = plan.state_hash,
+                                   .prediction = predictor_.Predict(sent.num_tokens)});
   HandleGroupEvents();
 }
 

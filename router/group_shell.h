@@ -76,6 +76,12 @@ class GroupShell final : public Engine {
   EngineStatus status() const override;
 
  private:
+  struct SentPlan {
+    absl::Time sent;
+    uint32_t num_tokens;
+    uint32_t num_prompt_tokens;
+  };
+
   void Run();
   absl::Time NextDeadline() const;
   void HandleInbox(ShellInbox::Contents contents);
@@ -94,7 +100,8 @@ class GroupShell final : public Engine {
   void Perform(const CommitPlan& action);
   void Perform(const ReplayAll& action);
   void Perform(const FailRequests& action);
-  void PlanNextStep();
+  void PlanNextSteps();
+  void SendNextPlan(absl::Time now, const StepPlan& plan);
   // The group is ready for the first time: its limits are known.
   absl::Status MakeModelAndScheduler();
   void QueueEvents(std::vector<Event> events);
@@ -117,12 +124,12 @@ class GroupShell final : public Engine {
   Delivery delivery_;
   StepPredictor predictor_;
   worker::v1::ExecuteRequest plan_message_;  // reused from step to step
-  grpc::ByteBuffer plan_bytes_;
-  absl::Time plan_sent_;
-  uint32_t plan_prompt_tokens_ = 0;
-  uint32_t plan_tokens_ = 0;
-  uint64_t num_finished_ = 0;  // sequences
-  uint64_t num_rejected_ = 0;  // submissions
+  grpc::ByteBuffer plan_bytes_;              // of the plan that is being sent
+  std::deque<SentPlan> sent_plans_;          // with the ranks, oldest first
+  absl::Time last_commit_ = absl::InfinitePast();
+  absl::Time plan_at_ = absl::InfiniteFuture();  // when the next plan is due, if not before
+  uint64_t num_finished_ = 0;                    // sequences
+  uint64_t num_rejected_ = 0;                    // submissions
   uint64_t rendezvous_epoch_ = 0;
   std::string rendezvous_;
   absl::Status logged_failure_;

@@ -40,6 +40,7 @@ struct Flags {
   uint32_t max_seq_len = 0;
   uint32_t max_prefill_chunk = 0;
   uint32_t max_queued_requests = 256;
+  uint32_t max_plans_in_flight = 2;
   uint64_t kv_cache_bytes = 0;
   std::string kv_cache_dtype = "f16";
   bool no_prefix_cache = false;
@@ -88,6 +89,11 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "sequences that may wait; more are refused")
       ->check(CLI::Range(0, 1 << 20))
       ->envname("SHOAL_MAX_QUEUED_REQUESTS")
+      ->capture_default_str();
+  app->add_option("--max-plans-in-flight", flags->max_plans_in_flight,
+                  "steps planned before the first of them is answered; 1: no step is planned ahead")
+      ->check(CLI::Range(1, 2))
+      ->envname("SHOAL_MAX_PLANS_IN_FLIGHT")
       ->capture_default_str();
   app->add_option("--kv-cache-bytes", flags->kv_cache_bytes, "of each rank; 0: what fits")
       ->envname("SHOAL_KV_CACHE_BYTES")
@@ -167,6 +173,7 @@ GroupShellOptions MakeShellOptions(const Flags& flags, std::function<absl::Time(
   options.group.recovery_timeout = absl::Seconds(flags.recovery_timeout_s);
   options.scheduler.max_prefill_chunk = flags.max_prefill_chunk;
   options.scheduler.max_queued_requests = flags.max_queued_requests;
+  options.scheduler.max_plans_in_flight = flags.max_plans_in_flight;
   options.scheduler.enable_prefix_cache = !flags.no_prefix_cache;
   options.load.set_tensor_parallel_size(options.group.tensor_parallel_size);
   options.load.set_pipeline_parallel_size(options.group.pipeline_parallel_size);

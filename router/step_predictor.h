@@ -13,10 +13,22 @@ namespace shoal::router {
 // one, which is too much rather than too little.
 class StepPredictor {
  public:
+  // A timer is late by up to a millisecond; the rest is for planning, sending and a step that is
+  // quicker than most.
+  static constexpr absl::Duration kPlanningLead = absl::Milliseconds(3);
+
   void Observe(uint32_t num_tokens, absl::Duration duration) {
     Bucket& bucket = buckets_[BucketOf(num_tokens)];
     bucket.average = bucket.is_known ? bucket.average * 0.75 + duration * 0.25 : duration;
     bucket.is_known = true;
+  }
+
+  // When to make the plan after a step of this size that began at `start`: early enough for it to
+  // be with the ranks when the step ends; no earlier, since a plan knows nothing of who arrives
+  // later. `start` for a short step: waking up once more would cost more than it gains.
+  absl::Time NextPlanTime(absl::Time start, uint32_t num_tokens) const {
+    const absl::Duration prediction = Predict(num_tokens);
+    return prediction <= 2 * kPlanningLead ? start : start + prediction - kPlanningLead;
   }
 
   // Zero while nothing of this size or below is known.

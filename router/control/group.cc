@@ -63,7 +63,7 @@ std::vector<GroupAction> Group::OnEvent(absl::Time now, const GroupEvent& event)
 
 absl::Time Group::NextDeadline() const {
   absl::Time next = std::min(join_deadline_, recovery_deadline_);
-  if (step_.has_value()) next = std::min(next, step_->deadline);
+  if (!steps_.empty()) next = std::min(next, steps_.front().deadline);
   for (const Rank& rank : ranks_) {
     if (state_ == State::kProbing && rank.phase == Phase::kIdle) {
       next = std::min(next, rank.probe_at);
@@ -84,6 +84,11 @@ bool Group::IsInLastStage(uint32_t rank) const {
 absl::Duration Group::StepTimeout(absl::Duration prediction) const {
   if (num_steps_ < options_.num_warmup_steps) return options_.warmup_step_timeout;
   return std::max(options_.min_step_timeout, prediction * options_.step_timeout_factor);
+}
+
+// Of the oldest step.
+void Group::StartClock(absl::Time now) {
+  steps_.front().deadline = now + StepTimeout(steps_.front().plan.prediction);
 }
 
 void Group::ProbeDueRanks(absl::Time now, Actions* actions) {
@@ -187,28 +192,38 @@ void Group::On(absl::Time now, const StreamClosed& event, Actions* actions) {
 }
 
 void Group::On(absl::Time now, const PlanMade& event, Actions* actions) {
-  CHECK(state_ == State::kReady && !step_.has_value()) << "step " << event.step;
-  step_ = Step{.plan = event,
-               .deadline = now + StepTimeout(event.prediction),
-               .has_replied = std::vector<bool>(num_ranks()),
-               .num_missing = num_ranks(),
-               .token_hash = std::nullopt,
-               .outputs = {}};
+  CHECK(state_ == State::kReady) << "step " << event.step;
+  steps_.push_back({.plan = event,
+                    .deadline = absl::InfiniteFuture(),
+                    .has_replied = std::vector<bool>(num_ranks()),
+                    .num_missing = num_ranks(),
+                    .token_hash = std::nullopt,
+                    .outputs = {}});
+  if (steps_.size() == 1) StartClock(now);
   actions->push_back(SendPlan{epoch_, event.step});
 }
 
-absl::Status Group::CheckReply(const StepReplied& reply) const {
-  if (!step_.has_value() || reply.step != step_->plan.step || step_->has_replied[reply.rank]) {
-    return absl::InternalError(
-        absl::StrCat("rank ", reply.rank, " answers step ", reply.step, ", which nobody awaits"));
+// The one that the rank answers next; null if it has answered all.
+Group::Step* Group::NextStepOf(uint32_t rank) {
+  for (Step& step : steps_) {
+    if (!step.has_replied[rank]) return &step;
   }
-  if (reply.state_hash != step_->plan.state_hash) {
+  return nullptr;
+}
+
+absl::Status Group::CheckReply(const StepReplied& reply, const Step* step) const {
+  if (step == nullptr || reply.step != step->plan.step) {
+    return absl::InternalError(absl::StrCat(
+        "rank ", reply.rank, " answers step ", reply.step, ", ",
+        step == nullptr ? "which nobody awaits" : absl::StrCat("not ", step->plan.step)));
+  }
+  if (reply.state_hash != step->plan.state_hash) {
     return absl::InternalError(absl::StrCat(
         "rank ", reply.rank, " has other sequences or blocks than the router after step ",
-        reply.step, ": state hash ", reply.state_hash, ", not ", step_->plan.state_hash));
+        reply.step, ": state hash ", reply.state_hash, ", not ", step->plan.state_hash));
   }
   if (IsInLastStage(reply.rank) &&
-      reply.token_hash != step_->token_hash.value_or(reply.token_hash)) {
+      reply.token_hash != step->token_hash.value_or(reply.token_hash)) {
     return absl::InternalError(absl::StrCat(
         "rank ", reply.rank, " sampled other tokens than its peers in step ", reply.step));
   }
@@ -225,19 +240,22 @@ absl::Status Group::CheckReply(const StepReplied& reply) const {
 void Group::On(absl::Time now, const StepReplied& event, Actions* actions) {
   CHECK_LT(event.rank, num_ranks());
   if (event.epoch != epoch_ || state_ != State::kReady) return;
-  if (absl::Status status = CheckReply(event); !status.ok()) {
+  Step* step = NextStepOf(event.rank);
+  if (absl::Status status = CheckReply(event, step); !status.ok()) {
     Lose(now, std::move(status), actions);
     return;
   }
-  step_->has_replied[event.rank] = true;
-  if (IsInLastStage(event.rank)) step_->token_hash = event.token_hash;
-  if (event.rank == num_ranks() - options_.tensor_parallel_size) step_->outputs = event.outputs;
-  if (--step_->num_missing > 0) return;
+  step->has_replied[event.rank] = true;
+  if (IsInLastStage(event.rank)) step->token_hash = event.token_hash;
+  if (event.rank == num_ranks() - options_.tensor_parallel_size) step->outputs = event.outputs;
+  if (--step->num_missing > 0) return;
+  // Every rank has answered the steps before it: it is the oldest.
   StepResult result;
   result.step = event.step;
-  result.outputs = std::move(step_->outputs);
-  step_.reset();
+  result.outputs = std::move(step->outputs);
+  steps_.pop_front();
   ++num_steps_;
+  if (!steps_.empty()) StartClock(now);
   backoff_ = absl::ZeroDuration();
   actions->push_back(CommitPlan{std::move(result)});
 }
@@ -247,15 +265,16 @@ void Group::On(absl::Time now, const ResultRefused& event, Actions* actions) {
 }
 
 void Group::On(absl::Time now, const TimerFired&, Actions* actions) {
-  if (step_.has_value() && now >= step_->deadline) {
+  if (!steps_.empty() && now >= steps_.front().deadline) {
+    const Step& step = steps_.front();
     std::vector<uint32_t> missing;
     for (uint32_t rank = 0; rank < num_ranks(); ++rank) {
-      if (!step_->has_replied[rank]) missing.push_back(rank);
+      if (!step.has_replied[rank]) missing.push_back(rank);
     }
     Lose(now,
          absl::DeadlineExceededError(
-             absl::StrCat("step ", step_->plan.step, " was not answered within ",
-                          absl::FormatDuration(StepTimeout(step_->plan.prediction)), " by rank ",
+             absl::StrCat("step ", step.plan.step, " was not answered within ",
+                          absl::FormatDuration(StepTimeout(step.plan.prediction)), " by rank ",
                           absl::StrJoin(missing, ", "))),
          actions);
   } else if (now >= join_deadline_) {
@@ -294,7 +313,7 @@ void Group::Lose(absl::Time now, absl::Status why, Actions* actions) {
   }
   const bool was_useful = state_ == State::kReady && num_steps_ > 0;
   state_ = State::kProbing;
-  step_.reset();
+  steps_.clear();
   join_deadline_ = absl::InfiniteFuture();
   for (Rank& rank : ranks_) {
     rank.phase = Phase::kIdle;

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <variant>
@@ -69,7 +71,7 @@ struct StreamClosed {
   uint64_t epoch;
   absl::Status status;
 };
-struct PlanMade {  // REQUIRES: the group is ready and has no step in flight
+struct PlanMade {  // REQUIRES: the group is ready
   uint64_t step;
   uint64_t state_hash;
   absl::Duration prediction;  // of the step's duration; zero if there is none
@@ -136,6 +138,9 @@ using GroupAction = std::variant<ProbeRank, JoinRank, OpenStream, SendPlan, Abor
 // reset (ReplayAll), and the ranks probed again at once. Attempts that never got to commit a step
 // back off. Who is not ready for recovery_timeout fails its requests with UNAVAILABLE and keeps
 // trying.
+//
+// Steps form a queue: every rank answers them in order, and each commits when all have answered.
+// The clock of a step starts when the one before is committed.
 class Group {
  public:
   enum class State { kProbing, kJoining, kReady };
@@ -154,7 +159,7 @@ class Group {
     return state_ == State::kReady ||
            (identity_.has_value() && recovery_deadline_ != absl::InfiniteFuture());
   }
-  bool has_step_in_flight() const { return step_.has_value(); }
+  size_t num_steps_in_flight() const { return steps_.size(); }
   uint64_t epoch() const { return epoch_; }
   uint32_t num_ranks() const { return static_cast<uint32_t>(ranks_.size()); }
   // What the group agreed on: limits, model, numerics. REQUIRES: it was ready once.
@@ -173,7 +178,7 @@ class Group {
   };
   struct Step {
     PlanMade plan;
-    absl::Time deadline;
+    absl::Time deadline;  // infinite while a step before it runs
     std::vector<bool> has_replied;
     uint32_t num_missing;
     std::optional<uint64_t> token_hash;
@@ -193,12 +198,14 @@ class Group {
 
   void ProbeDueRanks(absl::Time now, Actions* actions);
   absl::Status CheckAgreement() const;
-  absl::Status CheckReply(const StepReplied& reply) const;
+  Step* NextStepOf(uint32_t rank);
+  absl::Status CheckReply(const StepReplied& reply, const Step* step) const;
   void Join(absl::Time now, Actions* actions);
   void Lose(absl::Time now, absl::Status why, Actions* actions);
   bool AllRanksAre(Phase phase) const;
   bool IsInLastStage(uint32_t rank) const;
   absl::Duration StepTimeout(absl::Duration prediction) const;
+  void StartClock(absl::Time now);
 
   const GroupOptions options_;
   State state_ = State::kProbing;
@@ -208,8 +215,8 @@ class Group {
   absl::Time join_deadline_ = absl::InfiniteFuture();
   absl::Time recovery_deadline_ = absl::InfiniteFuture();
   absl::Duration backoff_ = absl::ZeroDuration();  // before the next attempt, if this one fails
-  std::optional<Step> step_;
-  uint64_t num_steps_ = 0;  // of this epoch
+  std::deque<Step> steps_;                         // with the ranks, oldest first
+  uint64_t num_steps_ = 0;                         // of this epoch
   absl::Status last_failure_;
   uint64_t num_losses_ = 0;
 };

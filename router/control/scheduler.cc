@@ -17,6 +17,7 @@ Scheduler::Scheduler(const SchedulerOptions& options)
              .hash_mask = options.hash_mask}) {
   CHECK_GT(options.max_batch_seqs, 0u);
   CHECK_GE(options.max_batch_tokens, options.max_batch_seqs);
+  CHECK_GT(options.max_plans_in_flight, 0u);
   CHECK_GT(options.aging_interval, absl::ZeroDuration());
   for (uint32_t slot = 0; slot < options.max_batch_seqs; ++slot) free_slots_.insert(slot);
 }
@@ -215,6 +216,7 @@ void Scheduler::Requeue(Sequence* sequence) {
   Vacate(sequence);
   sequence->state = Sequence::State::kWaiting;
   sequence->num_computed = 0;
+  sequence->num_planned = 0;
   sequence->is_decoding = false;
   sequence->inherited_key.reset();
   waiting_.insert(sequence);
@@ -222,16 +224,16 @@ void Scheduler::Requeue(Sequence* sequence) {
 
 std::vector<Event> Scheduler::Reset(absl::Time now) {
   std::vector<Event> events;
-  std::vector<Sequence*> lost;  // live ones of the running plan
-  if (in_flight_.has_value()) {
-    for (const PlannedRow& row : in_flight_->rows) {
-      row.sequence->num_in_flight = 0;
+  std::vector<Sequence*> lost;  // live ones of the uncommitted plans
+  for (const InFlight& step : in_flight_) {
+    for (const PlannedRow& row : step.rows) {
+      if (std::exchange(row.sequence->num_in_flight, 0) == 0) continue;  // seen
       if (row.sequence->state != Sequence::State::kRunning) continue;
-      row.sequence->trial_until = row.sequence->num_computed + row.num_tokens;
+      row.sequence->trial_until = row.sequence->num_planned;
       lost.push_back(row.sequence);
     }
   }
-  in_flight_.reset();
+  in_flight_.clear();
   for (const auto& sequence : ended_) Vacate(sequence.get());
   ended_.clear();
   // A loss without it breaks a sequence's row of losses; a suspect's trial is still to come.
@@ -279,13 +281,29 @@ void Scheduler::CheckInvariants() const {
   CHECK_EQ(sequences_.size(), running_.size() + waiting_.size());
   CHECK_EQ(free_slots_.size() + running_.size() + ended_.size(), options_.max_batch_seqs);
   CHECK(std::is_sorted(running_.begin(), running_.end(), ByKey()));
-  CHECK(in_flight_.has_value() || ended_.empty());
+  CHECK_LE(in_flight_.size(), options_.max_plans_in_flight);
+  absl::flat_hash_map<const Sequence*, std::pair<uint32_t, uint32_t>> planned;  // rows, tokens
+  for (const InFlight& step : in_flight_) {
+    for (const PlannedRow& row : step.rows) {
+      auto& [num_rows, num_tokens] = planned[row.sequence];
+      ++num_rows;
+      num_tokens += row.num_tokens;
+    }
+  }
+  for (const auto& sequence : ended_) {
+    CHECK_GT(sequence->num_in_flight, 0u);
+    CHECK_EQ(sequence->num_in_flight, planned[sequence.get()].first);
+  }
   uint32_t num_suspects = 0;
   for (const Sequence* sequence : running_) {
     CHECK(sequence->state == Sequence::State::kRunning);
     CHECK_LT(sequence->slot, options_.max_batch_seqs);
     CHECK_LT(sequence->num_computed, sequence->log_size());
-    CHECK_GE(sequence->table.num_blocks(), pool_.num_blocks_for(sequence->num_computed));
+    CHECK_EQ(sequence->num_in_flight, planned[sequence].first);
+    CHECK_EQ(sequence->num_planned, sequence->num_computed + planned[sequence].second);
+    CHECK_LE(sequence->num_planned, sequence->max_kv_tokens());
+    CHECK(sequence->num_in_flight > 0 || sequence->has_more_to_plan());
+    CHECK_GE(sequence->table.num_blocks(), pool_.num_blocks_for(sequence->num_planned));
     CHECK_LE(sequence->num_preemptions, kMaxPreemptions);
     num_suspects += sequence->is_suspect();
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -30,6 +31,7 @@ struct SchedulerOptions {
   uint32_t max_seq_len = 4096;          // prompt and generated tokens
   uint32_t max_prefill_chunk = 0;       // tokens of one prompt in one step; 0 = max_batch_tokens
   uint32_t max_queued_requests = 1024;  // beyond those that the batch has room for
+  uint32_t max_plans_in_flight = 2;     // 1: a plan is made when the one before is committed
   bool enable_prefix_cache = true;
   uint64_t hash_mask = ~uint64_t{0};                  // see BlockPoolOptions
   absl::Duration aging_interval = absl::Seconds(30);  // what one priority level is worth
@@ -62,10 +64,18 @@ struct SchedulerStats {
 // length fits beside the others like it, and is never a victim again. A step first advances every
 // sequence that decodes, then gives the rest of max_batch_tokens to prefills in order.
 //
+// A plan is made ahead, while another one is with the ranks, if it only carries on what runs: the
+// tokens on their way are named by their rows, not by their ids. A sequence that turns out to have
+// ended costs one discarded row. Admissions, preemptions and trials wait until every plan is
+// committed; so does a plan that would keep a newcomer waiting for long. Slot and blocks of a
+// sequence are free at the commit of the last plan that has a row of it.
+//
 // Every accepted request gets exactly one kFinished event, unless the caller ended it by Finish().
 class Scheduler {
  public:
   static constexpr uint32_t kMaxPreemptions = 3;
+  // Prompt tokens of a plan made ahead: about the work of one decoding step.
+  static constexpr uint32_t kMaxPrefillAhead = 32;
 
   explicit Scheduler(const SchedulerOptions& options);
   ~Scheduler();
@@ -87,11 +97,11 @@ class Scheduler {
   // Ends every request with kError and this status: the group will not come back.
   std::vector<Event> FailAll(absl::Time now, const absl::Status& status);
 
-  // The next step; nullopt while one is with the ranks and when there is nothing to do.
+  // The next step; nullopt when there is nothing to do, or nothing before the next commit.
   std::optional<StepPlan> PlanStep(absl::Time now);
 
-  // REQUIRES: a plan is with the ranks. INTERNAL, with nothing changed, if the result does not fit
-  // it: then the group is lost.
+  // Of the oldest plan with the ranks. REQUIRES: there is one. INTERNAL, with nothing changed, if
+  // the result does not fit it: then the group is lost.
   absl::StatusOr<std::vector<Event>> CommitStep(absl::Time now, const StepResult& result);
 
   // When Expire wants to be called next.
@@ -100,12 +110,13 @@ class Scheduler {
   std::vector<Event> Expire(absl::Time now);
 
   // The ranks lost their KV: every running sequence goes back to be replayed as prefill with the
-  // tokens it has. A sequence that was in the running plan of two successive losses is a suspect:
-  // suspects are replayed alone, one by one; one that is lost alone too ends with kError INTERNAL.
+  // tokens it has. A sequence that was in an uncommitted plan of two successive losses (which of
+  // them ran cannot be told) is a suspect: suspects are replayed alone, one by one, no plan ahead;
+  // one that is lost alone too ends with kError INTERNAL.
   std::vector<Event> Reset(absl::Time now);
 
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }
-  bool has_plan_in_flight() const { return in_flight_.has_value(); }
+  uint32_t num_plans_in_flight() const { return static_cast<uint32_t>(in_flight_.size()); }
   // Work is there and nothing moved for the stall timeout: not ready.
   bool is_stalled() const { return is_stalled_; }
   SchedulerStats stats() const;
@@ -137,7 +148,7 @@ class Scheduler {
   };
 
   // scheduler_commit.cc
-  absl::Status CheckResult(const StepResult& result) const;
+  absl::Status CheckResult(const InFlight& step, const StepResult& result) const;
   void CommitRow(absl::Time now, const PlannedRow& row, const RowOutput& output,
                  std::vector<Event>* events);
   void DeliverPromptLogprobs(absl::Time now, Sequence* sequence, uint32_t first,
@@ -156,16 +167,22 @@ class Scheduler {
   Sequence* Find(uint64_t id) const;
 
   // scheduler_plan.cc
+  bool MayPlanAhead();
+  bool CouldAdmit();
+  static bool IsVictimOf(const Sequence& first, const Sequence& running);
+  bool WantsToPreempt(Sequence* first);
   void PreemptForPriority();
   void PlanDecodes(Draft* draft);
   void PlanPrefills(Draft* draft);
   void PlanTrial(Draft* draft);
+  bool NeedsBlockToDecode(const Sequence& sequence) const;
   bool MakeRoomToDecode(Sequence* sequence);
   void Preempt(Sequence* victim);
   Sequence* NextCandidate(std::set<Sequence*, ByKey>::iterator* next, PrefixMatch* match);
   void InheritKey(const Sequence& waiter);
   bool IsAdmissible(const Sequence& sequence, const PrefixMatch& match) const;
   void Admit(Sequence* sequence, const PrefixMatch& match, Draft* draft);
+  uint32_t NextChunk(const Sequence& sequence, uint32_t budget) const;
   void AddRow(Sequence* sequence, Draft* draft);
   StepPlan Seal(Draft draft);
 
@@ -178,7 +195,7 @@ class Scheduler {
   std::map<std::pair<absl::Time, uint64_t>, Sequence*> deadlines_;  // by deadline and number
   std::set<uint32_t> free_slots_;
   std::vector<uint32_t> ended_slots_;  // the ranks do not know yet
-  std::optional<InFlight> in_flight_;
+  std::deque<InFlight> in_flight_;     // oldest first
   base::StateHash state_hash_;
   uint64_t next_step_ = 1;
   uint64_t next_number_ = 0;

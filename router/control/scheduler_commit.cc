@@ -17,18 +17,18 @@ bool Contains(const std::vector<uint32_t>& ids, uint32_t id) {
 
 }  // namespace
 
-absl::Status Scheduler::CheckResult(const StepResult& result) const {
-  if (result.step != in_flight_->step) {
+absl::Status Scheduler::CheckResult(const InFlight& step, const StepResult& result) const {
+  if (result.step != step.step) {
     return absl::InternalError(
-        absl::StrCat("a result of step ", result.step, " while step ", in_flight_->step, " runs"));
+        absl::StrCat("a result of step ", result.step, " while step ", step.step, " runs"));
   }
-  if (result.outputs.size() != in_flight_->rows.size()) {
+  if (result.outputs.size() != step.rows.size()) {
     return absl::InternalError(absl::StrCat("step ", result.step, " has ", result.outputs.size(),
-                                            " outputs for ", in_flight_->rows.size(), " rows"));
+                                            " outputs for ", step.rows.size(), " rows"));
   }
   for (size_t i = 0; i < result.outputs.size(); ++i) {
     const RowOutput& output = result.outputs[i];
-    const PlannedRow& row = in_flight_->rows[i];
+    const PlannedRow& row = step.rows[i];
     if (output.slot != row.sequence->slot) {
       return absl::InternalError(absl::StrCat("output ", i, " of step ", result.step,
                                               " is of slot ", output.slot, ", not ",
@@ -50,17 +50,21 @@ absl::Status Scheduler::CheckResult(const StepResult& result) const {
 }
 
 absl::StatusOr<std::vector<Event>> Scheduler::CommitStep(absl::Time now, const StepResult& result) {
-  CHECK(in_flight_.has_value()) << "no plan is with the ranks";
-  SHOAL_RETURN_IF_ERROR(CheckResult(result));
-  const InFlight step = *std::exchange(in_flight_, std::nullopt);
+  CHECK(!in_flight_.empty()) << "no plan is with the ranks";
+  SHOAL_RETURN_IF_ERROR(CheckResult(in_flight_.front(), result));
+  const InFlight step = std::move(in_flight_.front());
+  in_flight_.pop_front();
   last_progress_ = now;
   is_stalled_ = false;
   std::vector<Event> events;
   for (size_t i = 0; i < step.rows.size(); ++i) {
     CommitRow(now, step.rows[i], result.outputs[i], &events);
   }
-  for (const auto& sequence : ended_) Vacate(sequence.get());
-  ended_.clear();
+  std::erase_if(ended_, [this](const std::unique_ptr<Sequence>& sequence) {
+    if (sequence->num_in_flight > 0) return false;
+    Vacate(sequence.get());
+    return true;
+  });
   return events;
 }
 
@@ -68,8 +72,10 @@ void Scheduler::CommitRow(absl::Time now, const PlannedRow& row, const RowOutput
                           std::vector<Event>* events) {
   Sequence* sequence = row.sequence;
   --sequence->num_in_flight;
+  if (sequence->has_failed) return;
   if (!output.error.empty()) {
     // What the row wrote is not to be trusted: nothing of it goes to the cache.
+    sequence->has_failed = true;
     if (sequence->state == Sequence::State::kEnded) return;
     EndWithEvent(now, sequence,
                  {.reason = FinishReason::kError, .status = absl::InternalError(output.error)},
@@ -78,7 +84,8 @@ void Scheduler::CommitRow(absl::Time now, const PlannedRow& row, const RowOutput
   }
   const uint32_t first = sequence->num_computed;
   sequence->num_computed += row.num_tokens;
-  sequence->table.Commit(sequence->log(), sequence->num_computed);
+  // The log of a sequence that ended ends there, and a row planned ahead may go past it.
+  sequence->table.Commit(sequence->log(), std::min(sequence->num_computed, sequence->log_size()));
   if (sequence->state == Sequence::State::kEnded) return;
   if (sequence->is_suspect() && sequence->num_computed >= sequence->trial_until) {
     sequence->num_losses = 0;
@@ -110,7 +117,6 @@ void Scheduler::AcceptToken(absl::Time now, Sequence* sequence, const RowOutput&
   const Request& request = sequence->request;
   const uint32_t token = output.token_ids.front();
   sequence->log().push_back(token);
-  sequence->is_decoding = true;
   if (sequence->first_token == absl::InfiniteFuture()) sequence->first_token = now;
   const bool is_end = (!request.ignore_eos && Contains(request.eos_ids, token)) ||
                       Contains(request.stop_token_ids, token);

@@ -8,40 +8,82 @@
 namespace shoal::router {
 
 std::optional<StepPlan> Scheduler::PlanStep(absl::Time now) {
-  if (in_flight_.has_value() || !has_work()) return std::nullopt;
+  if (!has_work() || in_flight_.size() >= options_.max_plans_in_flight) return std::nullopt;
+  if (!in_flight_.empty() && !MayPlanAhead()) return std::nullopt;
   Draft draft;
   draft.now = now;
   draft.budget = options_.max_batch_tokens;
   if (num_suspects_ > 0) {
     PlanTrial(&draft);
   } else {
-    PreemptForPriority();
+    if (in_flight_.empty()) PreemptForPriority();
     PlanDecodes(&draft);
     PlanPrefills(&draft);
   }
-  CHECK(!draft.rows.empty()) << "there is work and no step makes progress";
-  return Seal(std::move(draft));
+  if (!draft.rows.empty()) return Seal(std::move(draft));
+  CHECK(!in_flight_.empty()) << "there is work and no step makes progress";
+  return std::nullopt;
 }
 
-// The first waiting request does not wait for sequences of a lower priority.
-void Scheduler::PreemptForPriority() {
-  if (waiting_.empty() || running_.empty()) return;
+// Whether the plan after those that are with the ranks loses nothing by being made now. With no
+// plan there, everything is possible, so waiting for that always ends in progress.
+bool Scheduler::MayPlanAhead() {
+  if (num_suspects_ > 0) return false;
+  uint32_t num_blocks = 0;
+  uint32_t num_prefill = 0;
+  bool somebody_ends = !ended_.empty();
+  for (const Sequence* sequence : running_) {
+    if (!sequence->has_more_to_plan()) {
+      somebody_ends = true;
+    } else if (sequence->is_decoding) {
+      num_blocks += NeedsBlockToDecode(*sequence) ? 1 : 0;
+    } else {
+      num_prefill += NextChunk(*sequence, options_.max_batch_tokens);
+    }
+  }
+  // A victim's blocks are free when no plan has it any more.
+  if (num_blocks > pool_.num_available()) return false;
+  if (num_prefill > kMaxPrefillAhead) return false;
+  // Who waits and could start at the next commit is not kept waiting for one step more.
+  return waiting_.empty() ||
+         (!somebody_ends && !CouldAdmit() && !WantsToPreempt(*waiting_.begin()));
+}
+
+// Whether the first waiting request fits in now, or as soon as what runs has computed its prefix.
+bool Scheduler::CouldAdmit() {
+  if (free_slots_.empty()) return false;
   Sequence* first = *waiting_.begin();
-  const auto is_victim = [&](const Sequence* sequence) {
-    return sequence->key.rank > 0 && sequence->request.priority < first->request.priority;
-  };
-  if (!is_victim(running_.back())) return;
-  PrefixMatch match = first->table.Find(first->log(), first->max_cached_tokens());
-  if (match.pending.has_value()) return;
+  const PrefixMatch match = first->table.Find(first->log(), first->max_cached_tokens());
+  return match.pending.has_value() || IsAdmissible(*first, match);
+}
+
+// A waiting request takes the place of one of a lower priority.
+bool Scheduler::IsVictimOf(const Sequence& first, const Sequence& running) {
+  return running.key.rank > 0 && running.request.priority < first.request.priority;
+}
+
+// Whether `first`, the first waiting request, could start if its victims were preempted.
+bool Scheduler::WantsToPreempt(Sequence* first) {
+  if (running_.empty() || !IsVictimOf(*first, *running_.back())) return false;
+  const PrefixMatch match = first->table.Find(first->log(), first->max_cached_tokens());
+  if (match.pending.has_value()) return false;
   uint32_t could_free = 0;  // an upper bound: victims may share blocks
-  for (auto it = running_.rbegin(); it != running_.rend() && is_victim(*it); ++it) {
+  for (auto it = running_.rbegin(); it != running_.rend() && IsVictimOf(*first, **it); ++it) {
     could_free += (*it)->table.num_blocks();
   }
   const uint32_t wanted = pool_.num_blocks_for(first->log_size());
-  if (wanted > match.block_ids.size() + pool_.num_available() + could_free) return;
-  while (!running_.empty() && is_victim(running_.back()) && !IsAdmissible(*first, match)) {
+  return wanted <= match.block_ids.size() + pool_.num_available() + could_free;
+}
+
+void Scheduler::PreemptForPriority() {
+  if (waiting_.empty()) return;
+  Sequence* first = *waiting_.begin();
+  if (!WantsToPreempt(first)) return;
+  const auto is_admissible = [&] {
+    return IsAdmissible(*first, first->table.Find(first->log(), first->max_cached_tokens()));
+  };
+  while (!running_.empty() && IsVictimOf(*first, *running_.back()) && !is_admissible()) {
     Preempt(running_.back());
-    match = first->table.Find(first->log(), first->max_cached_tokens());
   }
 }
 
@@ -49,13 +91,18 @@ void Scheduler::PlanDecodes(Draft* draft) {
   // MakeRoomToDecode takes sequences off the end of running_.
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence* sequence = running_[i];
-    if (sequence->is_decoding && MakeRoomToDecode(sequence)) AddRow(sequence, draft);
+    if (!sequence->is_decoding || !sequence->has_more_to_plan()) continue;
+    if (MakeRoomToDecode(sequence)) AddRow(sequence, draft);
   }
+}
+
+bool Scheduler::NeedsBlockToDecode(const Sequence& sequence) const {
+  return pool_.num_blocks_for(sequence.num_planned + 1) > sequence.table.num_blocks();
 }
 
 // Returns false if the sequence itself was the last in the order, and so the victim.
 bool Scheduler::MakeRoomToDecode(Sequence* sequence) {
-  if (pool_.num_blocks_for(sequence->num_computed + 1) <= sequence->table.num_blocks()) return true;
+  if (!NeedsBlockToDecode(*sequence)) return true;
   while (pool_.num_available() == 0) {
     Sequence* victim = running_.back();
     Preempt(victim);
@@ -72,11 +119,12 @@ void Scheduler::Preempt(Sequence* victim) {
 }
 
 // Gives what is left of the budget, in the total order, to prompts that are being computed and to
-// waiting requests. The first waiting request that does not fit keeps all behind it waiting.
+// waiting requests. The first waiting request that does not fit keeps all behind it waiting. A plan
+// made ahead admits nobody.
 void Scheduler::PlanPrefills(Draft* draft) {
   std::vector<Sequence*> prefills;
   for (Sequence* sequence : running_) {
-    if (!sequence->is_decoding) prefills.push_back(sequence);
+    if (!sequence->is_decoding && sequence->has_more_to_plan()) prefills.push_back(sequence);
   }
   const auto by_prefill_key = [](const Sequence* a, const Sequence* b) {
     return a->prefill_key() < b->prefill_key();
@@ -84,7 +132,7 @@ void Scheduler::PlanPrefills(Draft* draft) {
   std::sort(prefills.begin(), prefills.end(), by_prefill_key);
   auto prefill = prefills.begin();
   auto next = waiting_.begin();
-  bool admits = true;
+  bool admits = in_flight_.empty();
   while (draft->budget > 0) {
     PrefixMatch match;
     Sequence* candidate = admits ? NextCandidate(&next, &match) : nullptr;
@@ -154,6 +202,7 @@ void Scheduler::Admit(Sequence* sequence, const PrefixMatch& match, Draft* draft
   sequence->state = Sequence::State::kRunning;
   sequence->waits_for.reset();
   sequence->num_computed = static_cast<uint32_t>(match.block_ids.size()) * options_.block_size;
+  sequence->num_planned = sequence->num_computed;
   running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, ByKey()), sequence);
   if (sequence->admitted == absl::InfiniteFuture()) {
     sequence->admitted = draft->now;
@@ -170,32 +219,39 @@ void Scheduler::Admit(Sequence* sequence, const PrefixMatch& match, Draft* draft
                                 .sampling = sequence->request.sampling});
 }
 
+// The tokens of its next row.
+uint32_t Scheduler::NextChunk(const Sequence& sequence, uint32_t budget) const {
+  const uint32_t num_tokens = std::min(sequence.planned_log_size() - sequence.num_planned, budget);
+  const uint32_t max_chunk = options_.max_prefill_chunk;
+  return max_chunk > 0 ? std::min(num_tokens, max_chunk) : num_tokens;
+}
+
 void Scheduler::AddRow(Sequence* sequence, Draft* draft) {
   StepRow row;
   row.slot = sequence->slot;
-  row.num_tokens = std::min(sequence->log_size() - sequence->num_computed, draft->budget);
-  if (options_.max_prefill_chunk > 0) {
-    row.num_tokens = std::min(row.num_tokens, options_.max_prefill_chunk);
-  }
+  row.num_tokens = NextChunk(*sequence, draft->budget);
   CHECK_GT(row.num_tokens, 0u);
   if (sequence->is_decoding) row.source = StepRow::Source::kLastSample;
-  const uint32_t end = sequence->num_computed + row.num_tokens;
+  const uint32_t begin = sequence->num_planned;
+  const uint32_t end = begin + row.num_tokens;
   row.new_block_ids = sequence->table.Grow(end);
 
   PlannedRow planned{.sequence = sequence,
                      .num_tokens = row.num_tokens,
                      .samples = false,
                      .num_prompt_logprobs = 0};
-  const bool reaches_end = end == sequence->log_size();
+  const bool reaches_end = end == sequence->planned_log_size();
   const uint32_t last_logprob = std::min(end, sequence->max_prompt_logprobs());
-  if (last_logprob > sequence->num_prompt_logprobs) {
+  if (last_logprob > std::max(begin, sequence->num_prompt_logprobs)) {
     row.outputs = StepRow::Outputs::kAll;
-    planned.num_prompt_logprobs = last_logprob - sequence->num_computed;
+    planned.num_prompt_logprobs = last_logprob - begin;
   } else if (reaches_end && sequence->request.max_tokens > 0) {
     row.outputs = StepRow::Outputs::kLast;
   }
   planned.samples = reaches_end && row.outputs != StepRow::Outputs::kNone;
 
+  sequence->num_planned = end;
+  sequence->is_decoding = planned.samples;
   ++sequence->num_in_flight;
   draft->budget -= row.num_tokens;
   draft->plan.rows.push_back(std::move(row));
@@ -235,7 +291,7 @@ StepPlan Scheduler::Seal(Draft draft) {
     state_hash_.OnAdvance(row.slot, row.num_tokens);
   }
   plan.state_hash = state_hash_.value();
-  in_flight_ = {.step = plan.step, .rows = std::move(draft.rows)};
+  in_flight_.push_back({.step = plan.step, .rows = std::move(draft.rows)});
   return std::move(draft.plan);
 }
 

@@ -35,7 +35,7 @@ struct Sequence {
   enum class State {
     kWaiting,
     kRunning,  // has a slot and blocks
-    kEnded,    // its terminal event is out; still holds them because a plan is with the ranks
+    kEnded,    // its terminal event is out; still holds them because plans are with the ranks
   };
 
   Sequence(Request accepted, BlockPool* pool)
@@ -59,14 +59,24 @@ struct Sequence {
   }
   bool is_suspect() const { return num_losses >= 2; }
 
+  // The log once all that is planned is done: its last token may not be known yet.
+  uint32_t planned_log_size() const { return is_decoding ? num_planned + 1 : log_size(); }
+  // Whether one more row can follow those that are planned. A sequence whose last token by
+  // max_tokens is on its way has none; one that meets a stop token was planned once too often.
+  bool has_more_to_plan() const {
+    return is_decoding ? num_planned < max_kv_tokens() : num_planned < log_size();
+  }
+
   Request request;
   OrderKey key;
   State state = State::kWaiting;
   BlockTable table;
   uint32_t slot = kNoSlot;
-  uint32_t num_computed = 0;         // tokens whose KV the ranks have
+  uint32_t num_computed = 0;         // tokens whose KV the ranks have, as far as they answered
+  uint32_t num_planned = 0;          // and those of the rows that are with the ranks
   uint32_t num_in_flight = 0;        // plans with the ranks that have a row of it
-  bool is_decoding = false;          // the log's last token was sampled in this slot
+  bool is_decoding = false;          // the last planned row samples, or the last one computed did
+  bool has_failed = false;           // a row of it failed: what later ones compute is worthless
   uint32_t num_prompt_logprobs = 0;  // already delivered
   uint32_t num_preemptions = 0;
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -70,6 +71,11 @@ void FakeRank::ReleaseReplies(size_t count) {
 void FakeRank::WaitUntilHolding() {
   base::MutexLock lock(&mutex_);
   while (!is_holding_) changed_.Wait(&mutex_);
+}
+
+void FakeRank::WaitForPlans(size_t count) {
+  base::MutexLock lock(&mutex_);
+  while (num_plans_ < count) changed_.Wait(&mutex_);
 }
 
 void FakeRank::DivergeOnce() {
@@ -212,9 +218,10 @@ void FakeRank::ApplyPlan(const wire::StepPlan& plan, Slots* slots, base::StateHa
   response->set_token_hash(token_hash);
 }
 
-grpc::Status FakeRank::Execute(
-    grpc::ServerContext*,
-    grpc::ServerReaderWriter<wire::ExecuteResponse, wire::ExecuteRequest>* stream) {
+// Plans are read while answers are held back, as a rank reads the next plan while a step runs.
+grpc::Status FakeRank::Execute(grpc::ServerContext* context, Stream* stream) {
+  Answers answers;
+  std::thread writer([&] { WriteAnswers(context, stream, &answers); });
   Slots slots;
   base::StateHash hash;
   wire::ExecuteRequest request;
@@ -224,20 +231,40 @@ grpc::Status FakeRank::Execute(
     response.set_step(request.plan().step());
     ApplyPlan(request.plan(), &slots, &hash, &response);
     response.mutable_timings()->set_compute_ns(1000);
+    base::MutexLock lock(&mutex_);
+    ++num_plans_;
+    answers.waiting.push_back(std::move(response));
+    changed_.SignalAll();
+  }
+  {
+    base::MutexLock lock(&mutex_);
+    answers.is_over = true;
+    changed_.SignalAll();
+  }
+  writer.join();
+  base::MutexLock lock(&mutex_);
+  return is_killed_ ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "killed") : grpc::Status::OK;
+}
+
+void FakeRank::WriteAnswers(grpc::ServerContext* context, Stream* stream, Answers* answers) {
+  while (true) {
+    wire::ExecuteResponse response;
     {
       base::MutexLock lock(&mutex_);
-      ++num_plans_;
-      if (std::exchange(diverges_, false)) response.set_state_hash(response.state_hash() + 1);
-      is_holding_ = num_released_ == 0;
+      while (answers->waiting.empty() && !answers->is_over && !is_killed_) changed_.Wait(&mutex_);
+      is_holding_ = !answers->waiting.empty() && num_released_ == 0;
       changed_.SignalAll();
-      while (num_released_ == 0 && !is_killed_) changed_.Wait(&mutex_);
+      while (num_released_ == 0 && !answers->is_over && !is_killed_) changed_.Wait(&mutex_);
       is_holding_ = false;
-      if (num_released_ != kAll) --num_released_;
-      if (is_killed_) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "killed");
+      if (is_killed_) context->TryCancel();
+      if (is_killed_ || answers->waiting.empty()) return;
+      if (num_released_ != kAll && num_released_ > 0) --num_released_;
+      response = std::move(answers->waiting.front());
+      answers->waiting.pop_front();
+      if (std::exchange(diverges_, false)) response.set_state_hash(response.state_hash() + 1);
     }
     stream->Write(response);
   }
-  return grpc::Status::OK;
 }
 
 }  // namespace shoal::router

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -46,6 +47,8 @@ class FakeRank final : public worker::v1::WorkerService::Service {
   void ReleaseReplies() { ReleaseReplies(kAll); }
   // Waits until a plan came whose answer is held back.
   void WaitUntilHolding();
+  // Waits until so many plans came, answered or not.
+  void WaitForPlans(size_t count);
   // The next answer claims another state than the router has.
   void DivergeOnce();
   size_t num_plans() const;
@@ -69,9 +72,8 @@ class FakeRank final : public worker::v1::WorkerService::Service {
                          worker::v1::JoinGroupResponse*) override;
   grpc::Status AbortGroup(grpc::ServerContext*, const worker::v1::AbortGroupRequest*,
                           worker::v1::AbortGroupResponse*) override;
-  grpc::Status Execute(grpc::ServerContext*,
-                       grpc::ServerReaderWriter<worker::v1::ExecuteResponse,
-                                                worker::v1::ExecuteRequest>* stream) override;
+  using Stream = grpc::ServerReaderWriter<worker::v1::ExecuteResponse, worker::v1::ExecuteRequest>;
+  grpc::Status Execute(grpc::ServerContext* context, Stream* stream) override;
 
  private:
   struct Slot {
@@ -81,10 +83,18 @@ class FakeRank final : public worker::v1::WorkerService::Service {
   };
   using Slots = std::map<uint32_t, Slot>;
 
+  // Of one stream; guarded by mutex_.
+  struct Answers {
+    std::deque<worker::v1::ExecuteResponse> waiting;
+    bool is_over = false;  // the stream is
+  };
+
   static constexpr size_t kAll = ~size_t{0};
 
   static void ApplyPlan(const worker::v1::StepPlan& plan, Slots* slots, base::StateHash* hash,
                         worker::v1::ExecuteResponse* response);
+
+  void WriteAnswers(grpc::ServerContext* context, Stream* stream, Answers* answers);
 
   const std::string address_;
   const Options options_;

@@ -158,6 +158,35 @@ TEST_F(GroupShellTest, ServesWhatTheRanksGenerate) {
   EXPECT_EQ(ranks_[0]->rendezvous(), ranks_[1]->rendezvous()) << "ranks must meet";
 }
 
+TEST_F(GroupShellTest, TheNextPlanIsSentBeforeTheTokensAreBack) {
+  StartReady(2);
+  ranks_[1]->HoldReplies();
+  const auto sink = Submit({MakeRequest(1, "prompt", 30)});
+  ranks_[0]->WaitForPlans(2);
+  ranks_[1]->WaitForPlans(2);
+  EXPECT_EQ(sink->text(1), "");
+  ranks_[1]->ReleaseReplies(1);
+  ranks_[1]->WaitForPlans(3);
+  ranks_[1]->ReleaseReplies();
+  EXPECT_EQ(sink->WaitForEnd(1).num_generated_tokens, 30u);
+  EXPECT_EQ(sink->text(1), Solo(1, "prompt", 30));
+  EXPECT_EQ(ranks_[1]->num_plans(), 30u) << "an end by length is known ahead";
+}
+
+TEST_F(GroupShellTest, OnePlanInFlightGivesTheSameTokens) {
+  options_.scheduler.max_plans_in_flight = 1;
+  StartReady(1);
+  ranks_[0]->HoldReplies();
+  const auto sink = Submit({MakeRequest(1, "prompt", 30)});
+  ranks_[0]->WaitUntilHolding();
+  ranks_[0]->ReleaseReplies(1);
+  sink->WaitForTokens(1, 1);
+  EXPECT_LE(ranks_[0]->num_plans(), 2u);
+  ranks_[0]->ReleaseReplies();
+  sink->WaitForEnd(1);
+  EXPECT_EQ(sink->text(1), Solo(1, "prompt", 30));
+}
+
 TEST_F(GroupShellTest, AStreamOutlivesAKilledRank) {
   StartReady(2);
   ranks_[1]->HoldReplies();
@@ -323,6 +352,16 @@ TEST_F(GroupShellTest, SendsNothingWhileIdle) {
   next->WaitForEnd(2);
   // One plan a token; the second request's first plan ends the first's slot.
   EXPECT_EQ(ranks_[0]->num_plans(), 6u);
+}
+
+TEST(StepPredictorTest, ThePlanAfterALongStepIsMadeShortlyBeforeItsEnd) {
+  StepPredictor predictor;
+  const absl::Time start = absl::UnixEpoch();
+  EXPECT_EQ(predictor.NextPlanTime(start, 8), start) << "nothing is known";
+  predictor.Observe(8, absl::Milliseconds(40));
+  EXPECT_EQ(predictor.NextPlanTime(start, 8), start + absl::Milliseconds(37));
+  predictor.Observe(1, absl::Milliseconds(4));
+  EXPECT_EQ(predictor.NextPlanTime(start, 1), start) << "a short step";
 }
 
 TEST(StepPredictorTest, ScalesUpFromWhatItKnows) {

@@ -14,6 +14,19 @@ struct Overloaded : Functions... {
 template <typename... Functions>
 Overloaded(Functions...) -> Overloaded<Functions...>;
 
+// Of an answer.
+uint32_t RankOf(const GroupEvent& event) {
+  return std::visit(
+      [](const auto& answer) -> uint32_t {
+        if constexpr (requires { answer.rank; }) {
+          return answer.rank;
+        } else {
+          return 0;
+        }
+      },
+      event);
+}
+
 }  // namespace
 
 std::string ToString(const GroupAction& action) {
@@ -151,18 +164,33 @@ void PuppetCluster::Take(const std::vector<Event>& events) {
   }
 }
 
+bool PuppetCluster::Plan() {
+  if (group_.state() != Group::State::kReady) return false;
+  plan_ = scheduler_.PlanStep(now_);
+  if (!plan_.has_value()) return false;
+  Handle(PlanMade{plan_->step, plan_->state_hash, absl::ZeroDuration()});
+  return true;
+}
+
+// The answers of one rank keep their order.
+void PuppetCluster::Deliver(uint32_t choice) {
+  const uint32_t rank = RankOf(answers_[choice % answers_.size()]);
+  const auto answer =
+      std::find_if(answers_.begin(), answers_.end(),
+                   [rank](const GroupEvent& event) { return RankOf(event) == rank; });
+  const GroupEvent event = std::move(*answer);
+  answers_.erase(answer);
+  Handle(event);
+}
+
+void PuppetCluster::Drain() {
+  while (!answers_.empty()) Deliver(0);
+}
+
 bool PuppetCluster::Step(uint32_t choice) {
+  if ((choice % 2 == 0 || answers_.empty()) && Plan()) return true;
   if (!answers_.empty()) {
-    const auto answer = answers_.begin() + choice % answers_.size();
-    const GroupEvent event = std::move(*answer);
-    answers_.erase(answer);
-    Handle(event);
-    return true;
-  }
-  if (group_.state() == Group::State::kReady && !group_.has_step_in_flight()) {
-    plan_ = scheduler_.PlanStep(now_);
-    if (!plan_.has_value()) return false;
-    Handle(PlanMade{plan_->step, plan_->state_hash, absl::ZeroDuration()});
+    Deliver(choice);
     return true;
   }
   const absl::Time next = group_.NextDeadline();

@@ -25,9 +25,11 @@ class PuppetCluster {
 
   static RankInfo Info(const SchedulerOptions& options, uint32_t rank);
 
-  // Delivers one waiting answer, the `choice`-th of those there are; or plans; or lets time pass
-  // to the next deadline. Returns false when there is nothing at all to do.
+  // Plans (an even `choice`, or nothing else to do); or delivers one waiting answer, the next of
+  // the rank that the `choice`-th answer is of; or lets time pass to the next deadline. Returns
+  // false when there is nothing at all to do.
   bool Step(uint32_t choice = 0);
+  void Drain();  // delivers answers until there are none
   void RunUntilIdle(int max_steps = 100000);
 
   void Kill(uint32_t rank);                                            // kill -9
@@ -59,6 +61,8 @@ class PuppetCluster {
     std::optional<Outcome> outcome;
   };
 
+  bool Plan();
+  void Deliver(uint32_t choice);
   void Handle(const GroupEvent& event);
   void CarryOut(const GroupAction& action);
   void Answer(uint32_t rank, GroupEvent event);

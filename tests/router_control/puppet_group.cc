@@ -24,6 +24,17 @@ void ExpectPromptLogprobs(const Request& request, const std::vector<PositionLogp
 
 }  // namespace
 
+SchedulerOptions SmallOptions(uint32_t max_plans_in_flight) {
+  SchedulerOptions options;
+  options.num_blocks = 64;
+  options.max_batch_tokens = 64;
+  options.max_batch_seqs = 8;
+  options.max_seq_len = 512;
+  options.max_queued_requests = 100;
+  options.max_plans_in_flight = max_plans_in_flight;
+  return options;
+}
+
 PuppetGroup::PuppetGroup(const SchedulerOptions& options) : scheduler_(options), rank_(options) {}
 
 PuppetGroup::~PuppetGroup() {
@@ -94,23 +105,29 @@ void PuppetGroup::Take(const std::vector<Event>& events) {
   }
 }
 
-bool PuppetGroup::Plan() {
-  if (plan_.has_value()) return true;
-  plan_ = scheduler_.PlanStep(now_);
+bool PuppetGroup::PlanOne() {
+  std::optional<StepPlan> plan = scheduler_.PlanStep(now_);
   scheduler_.CheckInvariants();
-  if (!plan_.has_value()) return false;
-  last_plan_ = *plan_;
-  history_ = base::CombineHash(history_, plan_->state_hash);
-  for (const StepRow& row : plan_->rows) {
+  if (!plan.has_value()) return false;
+  last_plan_ = *plan;
+  history_ = base::CombineHash(history_, plan->state_hash);
+  for (const StepRow& row : plan->rows) {
     history_ = base::CombineHash(history_, (uint64_t{row.slot} << 32) + row.num_tokens);
   }
+  plans_.push_back(*std::move(plan));
   return true;
 }
 
+bool PuppetGroup::Plan() {
+  while (PlanOne()) {
+  }
+  return !plans_.empty();
+}
+
 void PuppetGroup::Commit() {
-  ASSERT_TRUE(plan_.has_value());
-  const auto events = scheduler_.CommitStep(now_, rank_.Execute(*plan_));
-  plan_.reset();
+  ASSERT_FALSE(plans_.empty());
+  const auto events = scheduler_.CommitStep(now_, rank_.Execute(plans_.front()));
+  plans_.pop_front();
   ASSERT_TRUE(events.ok()) << events.status();
   Take(*events);
   scheduler_.CheckInvariants();
@@ -123,6 +140,10 @@ bool PuppetGroup::Step() {
   return true;
 }
 
+void PuppetGroup::CommitAll() {
+  while (!plans_.empty()) Commit();
+}
+
 std::vector<Event> PuppetGroup::StepForEvents() {
   last_events_.clear();
   Step();
@@ -130,8 +151,8 @@ std::vector<Event> PuppetGroup::StepForEvents() {
 }
 
 void PuppetGroup::Lose() {
-  if (plan_.has_value()) rank_.Execute(*plan_);
-  plan_.reset();
+  for (const StepPlan& plan : plans_) rank_.Execute(plan);
+  plans_.clear();
   Take(scheduler_.Reset(now_));
   rank_.Restart();
   scheduler_.CheckInvariants();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <random>
@@ -16,6 +17,9 @@ namespace shoal::router {
 
 // `n` tokens that nothing else shares unless `topic` is equal; the last one differs by `last`.
 std::vector<uint32_t> Prompt(uint32_t n, uint32_t topic, uint32_t last = 0);
+
+// 64 blocks of 16 tokens, 8 slots, 64 tokens a step.
+SchedulerOptions SmallOptions(uint32_t max_plans_in_flight);
 
 // A Scheduler, a puppet rank and a clock that moves by hand. Collects what happens to each request
 // and knows what should: ExpectSolo. After every step it checks the invariants of both sides.
@@ -42,11 +46,13 @@ class PuppetGroup {
   void Expire() { Take(scheduler_.Expire(now_)); }
   void Advance(absl::Duration duration) { now_ += duration; }
 
-  bool Plan();                         // false if there is nothing to plan; keeps a plan in flight
-  void Commit();                       // the plan that Plan made
-  bool Step();                         // both, and a second passes
+  bool PlanOne();                      // false if nothing can be planned now
+  bool Plan();                         // all that can be planned now; false if nothing is in flight
+  void Commit();                       // the oldest plan in flight
+  bool Step();                         // Plan, Commit, and 10 ms pass
+  void CommitAll();                    // what is in flight
   std::vector<Event> StepForEvents();  // a Step that shows its events
-  void Lose();  // the group dies, with the plan in flight if there is one, and comes back
+  void Lose();  // the group dies, with the plans in flight if there are any, and comes back
   // Returns the number of steps.
   int RunUntilIdle(int max_steps = 100000);
 
@@ -62,7 +68,8 @@ class PuppetGroup {
   Scheduler& scheduler() { return scheduler_; }
   PuppetRank& rank() { return rank_; }
   absl::Time now() const { return now_; }
-  const StepPlan& last_plan() const { return last_plan_; }
+  const StepPlan& last_plan() const { return last_plan_; }  // the newest made
+  const std::deque<StepPlan>& in_flight() const { return plans_; }
   uint64_t num_events() const { return num_events_; }
   // Everything planned so far, as one number.
   uint64_t history() const { return history_; }
@@ -76,7 +83,7 @@ class PuppetGroup {
   uint64_t next_id_ = 1;
   std::map<uint64_t, Request> requests_;
   std::map<uint64_t, Outputs> outputs_;
-  std::optional<StepPlan> plan_;
+  std::deque<StepPlan> plans_;  // in flight, oldest first
   StepPlan last_plan_;
   std::vector<Event> last_events_;
   uint64_t num_events_ = 0;

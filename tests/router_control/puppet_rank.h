@@ -35,6 +35,7 @@ class PuppetRank {
 
   // Rows of a request with this seed fail.
   void FailSeed(uint64_t seed, std::string error) { failures_[seed] = std::move(error); }
+  void HealSeed(uint64_t seed) { failures_.erase(seed); }
 
   static uint32_t NextToken(absl::Span<const uint32_t> log, const SamplingParams& sampling);
   static float Logprob(absl::Span<const uint32_t> log, uint32_t token);

@@ -57,9 +57,10 @@ History Play(const SchedulerOptions& options, uint32_t seed, int num_operations)
     } else if (operation < 24) {
       group.Cancel(1 + random() % (i / 5 + 1));
     } else if (operation < 60) {
-      group.Plan();
+      group.PlanOne();
     } else if (operation < 98) {
-      if (group.scheduler().has_plan_in_flight()) group.Step();
+      if (!group.in_flight().empty()) group.Commit();
+      group.Advance(absl::Milliseconds(10));
     } else if (operation < 99) {
       group.Advance(absl::Seconds(1));
       group.Expire();
@@ -75,8 +76,16 @@ History Play(const SchedulerOptions& options, uint32_t seed, int num_operations)
   return {.plans = group.history(), .stats = group.scheduler().stats()};
 }
 
-SchedulerOptions Tight() {
+class SchedulerRandomTest : public testing::TestWithParam<uint32_t> {
+ protected:
+  static SchedulerOptions Tight();
+};
+
+INSTANTIATE_TEST_SUITE_P(PlansInFlight, SchedulerRandomTest, testing::Values(1, 2, 3));
+
+SchedulerOptions SchedulerRandomTest::Tight() {
   SchedulerOptions options;
+  options.max_plans_in_flight = GetParam();
   options.num_blocks = 48;
   options.block_size = 4;
   options.max_batch_tokens = 32;
@@ -87,7 +96,7 @@ SchedulerOptions Tight() {
   return options;
 }
 
-TEST(SchedulerRandomTest, FiveThousandOperations) {
+TEST_P(SchedulerRandomTest, FiveThousandOperations) {
   uint64_t num_preemptions = 0;
   uint64_t num_hits = 0;
   for (uint32_t seed = 1; seed <= 4; ++seed) {
@@ -99,32 +108,32 @@ TEST(SchedulerRandomTest, FiveThousandOperations) {
   EXPECT_GT(num_hits, 1000u);
 }
 
-TEST(SchedulerRandomTest, SmallChunks) {
+TEST_P(SchedulerRandomTest, SmallChunks) {
   SchedulerOptions options = Tight();
   options.max_prefill_chunk = 3;
   Play(options, 10, 3000);
 }
 
-TEST(SchedulerRandomTest, CollidingHashes) {
+TEST_P(SchedulerRandomTest, CollidingHashes) {
   SchedulerOptions options = Tight();
   options.hash_mask = 0x7;
   Play(options, 11, 3000);
 }
 
-TEST(SchedulerRandomTest, NoPrefixCache) {
+TEST_P(SchedulerRandomTest, NoPrefixCache) {
   SchedulerOptions options = Tight();
   options.enable_prefix_cache = false;
   EXPECT_EQ(Play(options, 12, 3000).stats.num_prefix_hits, 0u);
 }
 
-TEST(SchedulerRandomTest, LargeBlocks) {
+TEST_P(SchedulerRandomTest, LargeBlocks) {
   SchedulerOptions options = Tight();
   options.block_size = 16;
   options.num_blocks = 12;
   Play(options, 13, 3000);
 }
 
-TEST(SchedulerRandomTest, TheSameHistoryGivesTheSamePlans) {
+TEST_P(SchedulerRandomTest, TheSameHistoryGivesTheSamePlans) {
   EXPECT_EQ(Play(Tight(), 7, 1500).plans, Play(Tight(), 7, 1500).plans);
   EXPECT_NE(Play(Tight(), 7, 1500).plans, Play(Tight(), 8, 1500).plans);
 }
