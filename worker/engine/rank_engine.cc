@@ -152,9 +152,14 @@ void RankEngine::FinishOutputs(StepOutcome* outcome) {
   uint64_t hash = base::kTokenHashSeed;
   for (const base::RowOutput& output : outcome->outputs) {
     hash = base::AddToTokenHash(hash, output.slot, output.token_ids);
-    for (uint32_t id : output.token_ids) sequences_.AppendSample(output.slot, id);
   }
   outcome->token_hash = hash;
+  for (const OutputUse& use : sequences_.output_uses()) {
+    if (!use.sample) continue;
+    // A failed row has no token, but the next plan may be here already and continue it.
+    const base::RowOutput& output = outcome->outputs[use.plan_row];
+    sequences_.AppendSample(output.slot, output.token_ids.empty() ? 0 : output.token_ids.front());
+  }
 }
 
 absl::Status RankEngine::WarmUp() {
