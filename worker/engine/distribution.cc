@@ -9,28 +9,64 @@
 namespace shoal::worker {
 namespace {
 
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kMinusInfinity = -kInfinity;
 constexpr float kBannedLogprob = -1e30f;  // JSON and sums have no use for -inf
 
 bool IsBefore(const Candidate& a, const Candidate& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
 }
 
+// The largest of a block, in lanes that compilers make vectors of. `*finite` becomes false if one
+// is NaN or +inf.
+float MaxOf(absl::Span<const float> block, bool* finite) {
+  constexpr size_t kLanes = 16;
+  float max[kLanes];
+  std::fill(max, max + kLanes, kMinusInfinity);
+  int is_finite[kLanes];
+  std::fill(is_finite, is_finite + kLanes, 1);
+  size_t i = 0;
+  for (; i + kLanes <= block.size(); i += kLanes) {
+    const float* x = block.data() + i;
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      max[lane] = x[lane] > max[lane] ? x[lane] : max[lane];
+      is_finite[lane] &= x[lane] < kInfinity ? 1 : 0;
+    }
+  }
+  for (; i < block.size(); ++i) {
+    max[0] = block[i] > max[0] ? block[i] : max[0];
+    is_finite[0] &= block[i] < kInfinity ? 1 : 0;
+  }
+  for (size_t lane = 0; lane < kLanes; ++lane) *finite = *finite && is_finite[lane] != 0;
+  return *std::max_element(max, max + kLanes);
+}
+
+// FindBest without noise: only a block with a new maximum is searched for its place.
+Best FindLargest(absl::Span<const float> logits, uint32_t begin) {
+  constexpr size_t kBlock = 512;
+  Best best{.score = kMinusInfinity, .id = begin, .finite = true};
+  for (size_t first = 0; first < logits.size() && best.finite; first += kBlock) {
+    const absl::Span<const float> block = logits.subspan(first, kBlock);
+    const float max = MaxOf(block, &best.finite);
+    if (!(max > best.score)) continue;
+    best.score = max;
+    best.id = begin + first + (std::find(block.begin(), block.end(), max) - block.begin());
+  }
+  return best;
+}
+
 }  // namespace
 
 Best FindBest(absl::Span<const float> logits, uint32_t begin, float temperature,
               const GumbelNoise* noise) {
-  Best best{.score = -std::numeric_limits<double>::infinity(), .id = begin, .finite = true};
+  if (noise == nullptr) return FindLargest(logits, begin);
+  Best best{.score = kMinusInfinity, .id = begin, .finite = true};
   const double t = temperature;
   for (size_t i = 0; i < logits.size(); ++i) {
     const double logit = logits[i];
-    if (!(logit < std::numeric_limits<double>::infinity())) {  // NaN too
+    if (!(logit < kInfinity)) {  // NaN too
       best.finite = false;
       return best;
-    }
-    if (noise == nullptr) {
-      if (logit > best.score) best.score = logit, best.id = begin + i;
-      continue;
     }
     const uint32_t bits = noise->Bits(begin + i);
     if (logit + t * GumbelNoise::UpperBound(bits) < best.score) continue;
