@@ -77,7 +77,10 @@ absl::Status Scheduler::CheckRequest(absl::Time now, const Request& request) con
 
 absl::Status Scheduler::Submit(absl::Time now, Request request) {
   SHOAL_RETURN_IF_ERROR(CheckRequest(now, request));
-  if (!has_work()) last_progress_ = now;
+  if (!has_work()) {
+    last_progress_ = now;
+    is_stalled_ = false;
+  }
   const uint64_t id = request.id;
   auto sequence = std::make_unique<Sequence>(std::move(request), &pool_);
   Request& accepted = sequence->request;

@@ -118,7 +118,7 @@ class Scheduler {
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }
   uint32_t num_plans_in_flight() const { return static_cast<uint32_t>(in_flight_.size()); }
   // Work is there and nothing moved for the stall timeout: not ready.
-  bool is_stalled() const { return is_stalled_; }
+  bool is_stalled() const { return is_stalled_ && has_work(); }
   SchedulerStats stats() const;
   const SchedulerOptions& options() const { return options_; }
 

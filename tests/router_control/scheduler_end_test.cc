@@ -118,6 +118,27 @@ TEST_P(SchedulerEndTest, AStallIsCountedOnceAndEndsWithProgress) {
   EXPECT_EQ(group.scheduler().stats().num_stalls, 1u) << "idle is no stall";
 }
 
+// Who is not ready gets no new request, and without a request there is no progress that could end a
+// stall: it must end with the work.
+TEST_P(SchedulerEndTest, AStallEndsWithTheWork) {
+  PuppetGroup group(Small());
+  const uint64_t first = group.Submit(group.Make(Prompt(10, 1), 30));
+  group.Plan();
+  group.Advance(absl::Seconds(10));
+  group.Expire();
+  EXPECT_TRUE(group.scheduler().is_stalled());
+  group.Cancel(first);
+  EXPECT_FALSE(group.scheduler().is_stalled());
+  group.Submit(group.Make(Prompt(10, 2), 30));
+  EXPECT_FALSE(group.scheduler().is_stalled()) << "the new request has its own time";
+  group.CommitAll();
+  group.Plan();
+  group.Advance(absl::Seconds(10));
+  group.Expire();
+  EXPECT_TRUE(group.scheduler().is_stalled());
+  EXPECT_EQ(group.scheduler().stats().num_stalls, 2u);
+}
+
 TEST_P(SchedulerEndTest, FailAllEndsEveryRequest) {
   PuppetGroup group(Small());
   for (uint32_t i = 0; i < 20; ++i) group.Submit(group.Make(Prompt(30, i), 60));
