@@ -13,7 +13,11 @@ bin=build/release/bin
 log=$(mktemp "${TMPDIR:-/tmp}/shoal-run.XXXXXX")
 serve=
 stop() {
-  [ -n "$serve" ] && kill -TERM "$serve" 2>/dev/null && wait "$serve" 2>/dev/null
+  trap '' INT TERM  # the cluster stops by the signal that came here; its end is awaited
+  if [ -n "$serve" ]; then
+    kill -TERM "$serve" 2>/dev/null || true
+    wait "$serve" 2>/dev/null || true
+  fi
   rm -f "$log"
 }
 trap stop EXIT
