@@ -29,7 +29,8 @@ inline constexpr int kMaxLeaves = 8;           // leaves of the K tree of a row-
 
 // Activations quantised per row and per block of 32 columns: x[r][k] ~ scale * q, where
 // scale = max|x| / 127 over the block and q = round-to-nearest-even(x * (127 / max|x|)); a block
-// whose max|x| is below 1e-30 has scale 0 and q 0.
+// whose max|x| is below 1e-30 has scale 0 and q 0. A block with a value that is NaN or infinite has
+// scale NaN, sum 0 and any q: whatever is computed from it is NaN.
 //   q     [width/32][rows][32]     one block of all rows, then the next block
 //   scale [width/32][rows]
 //   sum   [width/32][rows]         sum of the 32 q of the block
@@ -57,7 +58,8 @@ struct EmbedArgs {
 // out = (x * (1 / sqrt(mean(x^2) + eps))) * weight, over groups of `width` columns of each row:
 // group g of row r starts at x + r * x_stride + g * width. The sum of squares uses 16 lanes (lane =
 // column % 16, columns in order) and the fixed join of kernels/cpu (lane i += lane i+8, +4, +2,
-// +1). In place is allowed. (Zhang & Sennrich, Root Mean Square Layer Normalization, 2019.)
+// +1); a row whose squares overflow becomes NaN, as it cannot be told from one with an infinite
+// value. In place is allowed. (Zhang & Sennrich, Root Mean Square Layer Normalization, 2019.)
 struct RmsNormArgs {
   const float* x = nullptr;
   int64_t x_stride = 0;

@@ -13,7 +13,8 @@ inline int32_t IntFromMagic(float t) {
   return static_cast<int32_t>(bits - magic_bits);
 }
 
-// Quantises block `block` of row `row`; `low` and `high` are its 32 values.
+// Quantises block `block` of row `row`; `low` and `high` are its 32 values. Where one of them is
+// NaN or infinite, its product with `inverse` is NaN (Inf * (127 / Inf)), and so is the sum of all.
 inline void QuantizeBlock(Vec low, Vec high, const QuantizedRows& out, int64_t block, int64_t row) {
   const float max = ReduceMax(Max(Abs(low), Abs(high)));
   const bool tiny = max < kTinyBlock;
@@ -25,9 +26,11 @@ inline void QuantizeBlock(Vec low, Vec high, const QuantizedRows& out, int64_t b
   StoreBytesFromMagic(q, low_q);
   StoreBytesFromMagic(q + 16, high_q);
   // Integers this small add up exactly in float, in any order.
-  const Vec integers = Add(Sub(low_q, Set1(kMagic)), Sub(high_q, Set1(kMagic)));
-  out.scale[at] = tiny ? 0.0f : max / 127.0f;
-  out.sum[at] = IntFromMagic(ReduceAdd(integers) + kMagic);
+  const float sum = ReduceAdd(Add(Sub(low_q, Set1(kMagic)), Sub(high_q, Set1(kMagic))));
+  const bool finite = sum == sum;
+  const float scale = tiny ? 0.0f : max / 127.0f;
+  out.scale[at] = finite ? scale : __builtin_nanf("");
+  out.sum[at] = finite ? IntFromMagic(sum + kMagic) : 0;
 }
 
 inline void QuantizeRow(const float* x, const QuantizedRows& out, int64_t row) {
@@ -42,7 +45,7 @@ inline void Quantize(const QuantizeArgs& args, int64_t row_begin, int64_t row_en
   }
 }
 
-// 1 / sqrt(mean of squares + eps).
+// 1 / sqrt(mean of squares + eps); NaN where the squares overflow.
 inline float InverseRms(const float* x, int64_t width, float eps) {
   Vec sum = Zero();
   int64_t i = 0;
@@ -54,7 +57,9 @@ inline float InverseRms(const float* x, int64_t width, float eps) {
     const Vec v = LoadPartial(x + i, width - i);
     sum = Fma(v, v, sum);
   }
-  return 1.0f / __builtin_sqrtf(ReduceAdd(sum) / static_cast<float>(width) + eps);
+  const float squares = ReduceAdd(sum);
+  const float inverse = 1.0f / __builtin_sqrtf(squares / static_cast<float>(width) + eps);
+  return squares < __builtin_inff() ? inverse : __builtin_nanf("");
 }
 
 inline Vec Normed(const float* x, const float* weight, Vec inverse) {

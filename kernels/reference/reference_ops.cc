@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "kernels/quant/dequantize.h"
 #include "kernels/quant/float16.h"
@@ -14,12 +15,18 @@ namespace {
 void QuantizeRow(const float* x, const QuantizedRows& out, int64_t row) {
   for (int64_t block = 0; block < out.width / 32; ++block) {
     const float* values = x + block * 32;
+    const int64_t at = block * out.rows + row;
+    if (!std::all_of(values, values + 32, [](float x) { return std::isfinite(x); })) {
+      std::fill_n(out.q + at * 32, 32, int8_t{0});
+      out.scale[at] = std::numeric_limits<float>::quiet_NaN();
+      out.sum[at] = 0;
+      continue;
+    }
     float max = 0;
     for (int k = 0; k < 32; ++k) {
       max = std::max(max, std::fabs(values[k]));
     }
     const bool tiny = max < 1e-30f;
-    const int64_t at = block * out.rows + row;
     int32_t sum = 0;
     for (int k = 0; k < 32; ++k) {
       const float scaled = tiny ? 0.0f : values[k] * (127.0f / max);
@@ -31,13 +38,15 @@ void QuantizeRow(const float* x, const QuantizedRows& out, int64_t row) {
   }
 }
 
-// x / sqrt(mean(x^2) + eps) * weight, rounded to f32.
+// x / sqrt(mean(x^2) + eps) * weight, rounded to f32; NaN where the squares overflow an f32.
 std::vector<float> NormRow(const float* x, const float* weight, int64_t width, double eps) {
   double squares = 0;
   for (int64_t i = 0; i < width; ++i) {
     squares += static_cast<double>(x[i]) * x[i];
   }
-  const double rms = std::sqrt(squares / static_cast<double>(width) + eps);
+  const double rms = squares <= std::numeric_limits<float>::max()
+                         ? std::sqrt(squares / static_cast<double>(width) + eps)
+                         : std::numeric_limits<double>::quiet_NaN();
   std::vector<float> result(width);
   for (int64_t i = 0; i < width; ++i) {
     result[i] = static_cast<float>(x[i] / rms * weight[i]);

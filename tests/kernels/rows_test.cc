@@ -1,3 +1,5 @@
+#include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "tests/kernels/kernel_fixture.h"
@@ -100,6 +102,124 @@ TEST(QuantizeTest, SumIsTheSumOfTheBlock) {
       EXPECT_EQ(quantized.sum[block], sum);
     }
   }
+}
+
+TEST(QuantizeTest, ABlockWithAValueThatIsNotFiniteHasScaleNaN) {
+  constexpr int64_t kNumRows = 2, kWidth = 96;
+  const std::vector<float> clean = Random(3).Floats(kNumRows * kWidth);
+  const auto run = [&](Backend& backend, const std::vector<float>& x, OwnedQuantized* out) {
+    backend.Quantize({.x = x.data(), .x_stride = kWidth, .out = out->view});
+  };
+  const auto check = [&](Backend& backend) {
+    OwnedQuantized expected(kNumRows, kWidth);
+    run(backend, clean, &expected);
+    for (const float bad : {kNaN, -kNaN, kInfinity, -kInfinity}) {
+      for (int lane = 0; lane < 32; ++lane) {
+        for (const bool alone : {false, true}) {
+          std::vector<float> x = clean;
+          if (alone) std::fill(&x[32], &x[64], 0.0f);
+          x[32 + lane] = bad;  // row 0, block 1
+          OwnedQuantized actual(kNumRows, kWidth);
+          run(backend, x, &actual);
+          SCOPED_TRACE(testing::Message() << bad << " at " << lane << (alone ? " in zeros" : ""));
+          EXPECT_TRUE(std::isnan(actual.scale[1 * kNumRows]));
+          EXPECT_EQ(actual.sum[1 * kNumRows], 0);
+          for (const int64_t at : {0, 1, 3, 4, 5}) {
+            ASSERT_EQ(actual.scale[at], expected.scale[at]);
+            ASSERT_EQ(actual.sum[at], expected.sum[at]);
+            ASSERT_EQ(std::memcmp(&actual.q[at * 32], &expected.q[at * 32], 32), 0);
+          }
+        }
+      }
+    }
+  };
+  for (const NamedBackend& cpu : CpuBackends()) {
+    SCOPED_TRACE(cpu.name);
+    check(*cpu.backend);
+  }
+  SCOPED_TRACE("reference");
+  check(ReferenceBackend());
+}
+
+TEST(QuantizeTest, AProductOfARowThatIsNotFiniteIsNaNAndItsNeighboursKeepTheirBits) {
+  constexpr int64_t kNumRows = 5, kWidth = 64, kOutputs = 24;
+  const std::vector<float> values = Random(5).Floats(kOutputs * kWidth);
+  const std::vector<float> clean = Random(6).Floats(kNumRows * kWidth);
+  for (const DType type : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_1}) {
+    const int64_t row_bytes = RowBytes(type, kWidth);
+    std::vector<uint8_t> data(kOutputs * row_bytes);
+    for (int row = 0; row < kOutputs; ++row) {
+      QuantizeRow(type, &values[row * kWidth], &data[row * row_bytes], kWidth);
+    }
+    for (const NamedBackend& cpu : CpuBackends()) {
+      auto matrix = cpu.backend->Pack({.type = type,
+                                       .data = data.data(),
+                                       .row_bytes = row_bytes,
+                                       .cols = kWidth,
+                                       .row_begin = 0,
+                                       .row_end = kOutputs,
+                                       .col_begin = 0,
+                                       .col_end = kWidth});
+      ASSERT_TRUE(matrix.ok()) << matrix.status();
+      const auto multiply = [&](const std::vector<float>& x) {
+        OwnedQuantized xq(kNumRows, kWidth);
+        cpu.backend->Quantize({.x = x.data(), .x_stride = kWidth, .out = xq.view});
+        const PackedWeight* segment = (*matrix)->weight();
+        std::vector<float> out(kNumRows * kOutputs);
+        cpu.backend->MatMul({.segments = &segment,
+                             .num_segments = 1,
+                             .xq = xq.view,
+                             .x = nullptr,
+                             .x_stride = 0,
+                             .rows = kNumRows,
+                             .split = {},
+                             .bias = nullptr,
+                             .out = out.data(),
+                             .out_stride = kOutputs,
+                             .root_stride = 0});
+        return out;
+      };
+      std::vector<float> x = clean;
+      x[1 * kWidth + 40] = kNaN;
+      x[3 * kWidth + 7] = -kInfinity;
+      const std::vector<float> expected = multiply(clean);
+      const std::vector<float> actual = multiply(x);
+      for (int64_t i = 0; i < kNumRows * kOutputs; ++i) {
+        const int64_t row = i / kOutputs;
+        ASSERT_TRUE(row == 1 || row == 3 ? std::isnan(actual[i]) : actual[i] == expected[i])
+            << cpu.name << ", " << TraitsOf(type).name << ", output " << i << ": " << actual[i];
+      }
+    }
+  }
+}
+
+TEST(RmsNormTest, ARowWhoseSquaresOverflowIsNaN) {
+  std::vector<float> x(2 * 32, 1.0f);
+  x[5] = 1e20f;
+  const std::vector<float> weight(32, 1.0f);
+  const auto check = [&](Backend& backend) {
+    std::vector<float> out(2 * 32);
+    OwnedQuantized quantized(2, 32);
+    backend.RmsNorm({.x = x.data(),
+                     .x_stride = 32,
+                     .weight = weight.data(),
+                     .eps = 1e-5f,
+                     .rows = 2,
+                     .groups = 1,
+                     .width = 32,
+                     .out = out.data(),
+                     .out_stride = 32,
+                     .quantized = quantized.view});
+    for (int i = 0; i < 32; ++i) EXPECT_TRUE(std::isnan(out[i])) << i;
+    EXPECT_TRUE(std::isnan(quantized.scale[0]));
+    EXPECT_NEAR(out[40], 1.0f, 1e-4f);
+    EXPECT_EQ(quantized.q[40], 127);
+  };
+  for (const NamedBackend& cpu : CpuBackends()) {
+    SCOPED_TRACE(cpu.name);
+    check(*cpu.backend);
+  }
+  check(ReferenceBackend());
 }
 
 TEST(JoinAddTest, JoinsPartsByStepsThenAddsResidualAndNorms) {

@@ -2,23 +2,25 @@
 
 #include <cmath>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/quant/quantize.h"
 #include "tests/worker_engine/tiny_model.h"
 
 namespace shoal::worker {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-std::unique_ptr<RankEngine> NewEngine() {
-  static const auto& file = *MakeTinyFile({}).release();
+std::unique_ptr<RankEngine> NewEngine(const model::GgufFile& file) {
   auto backend = kernels::NewCpuBackend({.threads = 1, .cpus = {}, .isa = kernels::BestIsa()});
   CHECK(backend.ok()) << backend.status();
   auto model = RankModel::Load(file,
@@ -32,6 +34,50 @@ std::unique_ptr<RankEngine> NewEngine() {
   auto engine = std::make_unique<RankEngine>(*std::move(model));
   engine->StartEpoch(nullptr);
   return engine;
+}
+
+std::unique_ptr<RankEngine> NewEngine() {
+  static const auto& file = *MakeTinyFile({}).release();
+  return NewEngine(file);
+}
+
+void SetValue(model::GgufDocument* document, const std::string& tensor, size_t index, float value) {
+  for (model::GgufDocument::Tensor& t : document->tensors) {
+    if (t.name == tensor) t.data.replace(index * 4, 4, model::GgufBytes(value));
+  }
+}
+
+// A model whose feed-forward overflows for token 9 alone: only its embedding has a first column,
+// which nothing adds to before the first ffn_up reads it. `gate` decides what becomes of infinity.
+std::unique_ptr<model::GgufFile> MakeFileThatOverflowsAtToken9(float gate) {
+  const TinyModel tiny;
+  model::GgufDocument document = MakeTinyDocument(tiny);
+  for (int token = 0; token < tiny.vocab; ++token) {
+    SetValue(&document, "token_embd.weight", token * tiny.hidden, token == 9 ? 10.0f : 0.0f);
+  }
+  for (int column = 0; column < tiny.heads * tiny.head_dim; ++column) {
+    SetValue(&document, "blk.0.attn_output.weight", column, 0.0f);
+  }
+  SetValue(&document, "blk.0.ffn_norm.weight", 0, 1.0f);
+  for (int column = 0; column < tiny.hidden; ++column) {
+    SetValue(&document, "blk.0.ffn_gate.weight", column, column == 0 ? gate : 0.0f);
+    SetValue(&document, "blk.0.ffn_up.weight", column, column == 0 ? 3e38f : 0.0f);
+  }
+  // As a real model has it: the product that reads the overflow is a quantised one.
+  for (model::GgufDocument::Tensor& tensor : document.tensors) {
+    if (tensor.name != "blk.0.ffn_down.weight") continue;
+    const auto* values = reinterpret_cast<const float*>(tensor.data.data());
+    const int64_t size = static_cast<int64_t>(tensor.data.size() / 4);
+    std::string bytes(kernels::RowBytes(kernels::DType::kQ8_0, size), '\0');
+    kernels::QuantizeRow(kernels::DType::kQ8_0, values, bytes.data(), size);
+    tensor.data = bytes;
+    tensor.type = static_cast<uint32_t>(kernels::DType::kQ8_0);
+  }
+  const std::string bytes = document.Serialize();
+  auto file = model::GgufFile::Parse({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()},
+                                     "overflows.gguf");
+  CHECK(file.ok()) << file.status();
+  return *std::move(file);
 }
 
 base::SequenceStart GreedyStart(uint32_t slot) {
@@ -86,6 +132,23 @@ TEST(RankEngineTest, TheNextPlanMayContinueARowThatFailed) {
   outcome = Execute(engine.get(), PlanFor({}, {0, 1}));
   EXPECT_THAT(outcome.outputs[0].error, HasSubstr("non-finite"));
   EXPECT_EQ(outcome.outputs[1].token_ids.front(), wanted[1]);
+}
+
+// Infinity times zero is NaN, which must not come out of a quantised product as a number.
+TEST(RankEngineTest, ASequenceThatOverflowsFailsAndItsNeighboursKeepTheirTokens) {
+  for (const float gate : {0.0f, 1.0f, -1e30f}) {
+    const auto file = MakeFileThatOverflowsAtToken9(gate);
+    const auto alone = NewEngine(*file);
+    const uint32_t wanted =
+        Execute(alone.get(), PlanFor({GreedyStart(1)}, {1})).outputs[0].token_ids.front();
+    const auto engine = NewEngine(*file);
+    const StepOutcome outcome =
+        Execute(engine.get(), PlanFor({GreedyStart(0), GreedyStart(1)}, {0, 1}));
+    ASSERT_THAT(outcome.outputs, SizeIs(2));
+    EXPECT_THAT(outcome.outputs[0].error, HasSubstr("non-finite")) << gate;
+    EXPECT_EQ(outcome.outputs[1].error, "") << gate;
+    EXPECT_THAT(outcome.outputs[1].token_ids, ElementsAre(wanted)) << gate;
+  }
 }
 
 }  // namespace
