@@ -50,7 +50,8 @@ RankInfo MakeInfo(const wire::GetWorkerInfoResponse& info, const wire::ShardLimi
 RankLink::RankLink(Options options, CompletionLoop* loop, Post post)
     : options_(std::move(options)),
       post_(std::move(post)),
-      client_(options_.rank, options_.address, loop) {
+      client_(options_.rank, options_.address, loop),
+      load_(options_.load) {
   status_.rank = options_.rank;
   status_.address = options_.address;
 }
@@ -72,7 +73,7 @@ void RankLink::Probe(bool wants_description) {
           return;
         }
         NoteInfo(*info);
-        Load(wants_description);
+        Load(info->instance_id(), wants_description);
       });
 }
 
@@ -83,11 +84,14 @@ void RankLink::NoteInfo(const wire::GetWorkerInfoResponse& info) {
   status_.pid = info.pid();
 }
 
-void RankLink::Load(bool wants_description) {
+void RankLink::Load(const std::string& instance_id, bool wants_description) {
+  if (!loaded_instance_.empty() && loaded_instance_ != instance_id) {
+    load_.set_kv_cache_bytes(status_.kv_cache_bytes);
+  }
   status_.state = RankState::kLoading;
   status_.state_reason.clear();
   client_.LoadShard(
-      options_.load, kLoadTimeout,
+      load_, kLoadTimeout,
       [this](const wire::LoadShardResponse& progress) {
         status_.load_bytes_done = progress.loaded_bytes();
         status_.load_bytes_total = progress.total_bytes();
@@ -114,6 +118,7 @@ void RankLink::AskAgain(const wire::ShardLimits& limits, bool wants_description)
       return;
     }
     NoteInfo(*info);
+    loaded_instance_ = info->instance_id();
     RankInfo rank_info = MakeInfo(*info, limits);
     if (wants_description && !description_.has_value()) {
       Describe(std::move(rank_info));

@@ -35,7 +35,9 @@ class RankLink {
   RankLink(Options options, CompletionLoop* loop, Post post);
 
   // GetWorkerInfo, then LoadShard (which costs nothing if the shard is there), then, for a link
-  // that `wants_description` and has none yet, GetModelDescription.
+  // that `wants_description` and has none yet, GetModelDescription. A new process is asked for as
+  // much KV cache as the one before it had: what fits may be less by now, and a group that lost
+  // blocks could not go on.
   void Probe(bool wants_description);
   // `rendezvous` is the same for all ranks of the epoch.
   void Join(uint64_t epoch, const std::string& rendezvous);
@@ -58,7 +60,7 @@ class RankLink {
   const absl::Status& configuration_error() const { return configuration_error_; }
 
  private:
-  void Load(bool wants_description);
+  void Load(const std::string& instance_id, bool wants_description);
   void AskAgain(const worker::v1::ShardLimits& limits, bool wants_description);
   void Describe(RankInfo info);
   void NoteInfo(const worker::v1::GetWorkerInfoResponse& info);
@@ -69,6 +71,8 @@ class RankLink {
   const Post post_;
   WorkerClient client_;
   RankStatus status_;
+  worker::v1::LoadShardRequest load_;
+  std::string loaded_instance_;  // the process that has loaded it
   std::optional<worker::v1::ModelDescription> description_;
   absl::Status configuration_error_;
 };

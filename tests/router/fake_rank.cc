@@ -146,6 +146,8 @@ grpc::Status FakeRank::LoadShard(grpc::ServerContext*, const wire::LoadShardRequ
   wire::ShardLimits* limits = response.mutable_limits();
   limits->set_num_blocks(options_.num_blocks);
   limits->set_block_tokens(16);
+  limits->set_kv_cache_bytes(request->kv_cache_bytes() > 0 ? request->kv_cache_bytes()
+                                                           : kKvCacheBytes);
   limits->set_max_batch_tokens(options_.max_batch_tokens);
   limits->set_max_batch_seqs(options_.max_batch_seqs);
   limits->set_max_seq_len(options_.max_seq_len);

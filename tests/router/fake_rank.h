@@ -29,6 +29,8 @@ class FakeRank final : public worker::v1::WorkerService::Service {
     grpc::Status load_status = grpc::Status::OK;
   };
 
+  static constexpr uint64_t kKvCacheBytes = 123456;  // unless it is told how much
+
   FakeRank(std::string address, Options options);
   ~FakeRank() override { Kill(); }
 

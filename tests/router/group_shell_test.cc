@@ -212,6 +212,18 @@ TEST_F(GroupShellTest, AStreamOutlivesAKilledRank) {
   EXPECT_NE(met.front(), met.back()) << "every epoch meets elsewhere";
 }
 
+TEST_F(GroupShellTest, ANewProcessGetsAsMuchKvCacheAsTheOldOneChose) {
+  StartReady(2);
+  for (size_t times = 1; times <= 2; ++times) {
+    ranks_[1]->Kill();
+    WaitForReadinessChanges(2 * times);
+    ranks_[1]->Start();
+    WaitForReadinessChanges(2 * times + 1);
+    EXPECT_EQ(ranks_[0]->loaded().kv_cache_bytes(), 0u) << "its shard is loaded, and stays";
+    EXPECT_EQ(ranks_[1]->loaded().kv_cache_bytes(), FakeRank::kKvCacheBytes);
+  }
+}
+
 TEST_F(GroupShellTest, ARankThatDivergesIsReplayedWithTheSameTokens) {
   StartReady(2);
   ranks_[0]->HoldReplies();
