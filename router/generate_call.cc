@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "router/proto_time.h"
 #include "router/rpc_status.h"
+#include "router/wire.h"
 
 namespace shoal::router {
 namespace {
@@ -41,36 +42,41 @@ absl::StatusOr<Accepted> Accept(const ServiceContext& context,
 
 // The part of a call that its two forms share. `Reactor` is gRPC's base class.
 //
-// One thread at a time is inside Advance: the handler's first, then whoever ends what the call
-// waits for (a write, or `wake` of the stream). So the reactor needs no lock, never finishes with a
-// write outstanding, and always finishes, because the stream always ends.
+// One thread at a time is inside Open and Advance: the handler's or a lane's first, then whoever
+// ends what the call waits for (a write, or `wake` of the stream). So the reactor needs no lock
+// there, never finishes with a write outstanding, and always finishes, because the stream always
+// ends. OnCancel may come at any time, by another thread.
 template <typename Reactor>
 class GenerateCall : public Reactor {
  public:
-  explicit GenerateCall(grpc::CallbackServerContext* call) : call_(call) {}
+  GenerateCall(const ServiceContext& context, grpc::CallbackServerContext* call,
+               const grpc::ByteBuffer* request)
+      : context_(context), call_(call), request_(request) {}
 
-  void Begin(const ServiceContext& context, const v1::GenerateRequest& request) {
-    auto accepted = Accept(context, *call_, request, [this] { Advance(); });
-    if (!accepted.ok()) {
-      this->Finish(ToGrpcStatus(accepted.status(), call_));
-      return;
-    }
-    ticket_ = std::move(accepted->ticket);
-    stream_ = std::move(accepted->stream);
-    stream_->Start();
-    Advance();
+  void Begin() {
+    const absl::Status submitted = context_.lanes->Submit(
+        request_->Length(), [this](const absl::Status& turn) { Open(turn); });
+    if (!submitted.ok()) Refuse(submitted);
   }
 
   // Polls until the call has to wait or is finished.
   virtual void Advance() = 0;
 
   void OnCancel() override {
-    if (stream_ != nullptr) stream_->Cancel(absl::CancelledError("the client cancelled the call"));
+    std::shared_ptr<RequestStream> stream;
+    {
+      base::MutexLock lock(&mutex_);
+      is_cancelled_ = true;
+      stream = cancellable_;
+    }
+    if (stream != nullptr) stream->Cancel(ClientIsGone());
   }
 
   void OnDone() override { delete this; }
 
  protected:
+  virtual absl::Status Parse(const grpc::ByteBuffer& bytes, v1::GenerateRequest* request) = 0;
+
   void FinishWithStatus() { this->Finish(ToGrpcStatus(stream_->status(), call_)); }
 
   // Sent with the first message. A refusal has none, so that it stays a trailers-only response,
@@ -78,14 +84,60 @@ class GenerateCall : public Reactor {
   void AddRequestId() { call_->AddInitialMetadata("x-request-id", stream_->request().request_id); }
 
   RequestStream* stream() { return stream_.get(); }
+  const ServiceContext& context() const { return context_; }
+
+  static absl::Status ClientIsGone() {
+    return absl::CancelledError("the client cancelled the call");
+  }
 
  private:
+  void Refuse(const absl::Status& status) { this->Finish(ToGrpcStatus(status, call_)); }
+
+  bool is_cancelled() {
+    base::MutexLock lock(&mutex_);
+    return is_cancelled_;
+  }
+
+  absl::StatusOr<Accepted> ParseAndAccept() {
+    SHOAL_RETURN_IF_ERROR(context_.requests->CheckAccepting());
+    v1::GenerateRequest request;
+    SHOAL_RETURN_IF_ERROR(Parse(*request_, &request));
+    // gRPC keeps the bytes until the call ends, but does not look at them again.
+    const_cast<grpc::ByteBuffer*>(request_)->Clear();
+    return Accept(context_, *call_, request, [this] { Advance(); });
+  }
+
+  // `turn`: of the lane.
+  void Open(const absl::Status& turn) {
+    if (!turn.ok()) return Refuse(turn);
+    if (is_cancelled()) return Refuse(ClientIsGone());
+    auto accepted = ParseAndAccept();
+    if (!accepted.ok()) return Refuse(accepted.status());
+    ticket_ = std::move(accepted->ticket);
+    stream_ = std::move(accepted->stream);
+    bool is_dead = false;
+    {
+      base::MutexLock lock(&mutex_);
+      cancellable_ = stream_;
+      is_dead = is_cancelled_;
+    }
+    if (is_dead) stream_->Cancel(ClientIsGone());
+    stream_->Start();
+    Advance();
+  }
+
+  const ServiceContext& context_;
   grpc::CallbackServerContext* const call_;
+  const grpc::ByteBuffer* const request_;
   std::shared_ptr<RequestStream> stream_;  // shared with the engine; null if refused
   RunningRequests::Ticket ticket_;
+
+  base::Mutex mutex_;
+  bool is_cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<RequestStream> cancellable_ ABSL_GUARDED_BY(mutex_);  // stream_, for OnCancel
 };
 
-class StreamCall final : public GenerateCall<grpc::ServerWriteReactor<v1::GenerateStreamResponse>> {
+class StreamCall final : public GenerateCall<grpc::ServerWriteReactor<grpc::ByteBuffer>> {
  public:
   using GenerateCall::GenerateCall;
 
@@ -93,7 +145,8 @@ class StreamCall final : public GenerateCall<grpc::ServerWriteReactor<v1::Genera
     switch (stream()->Poll(&message_)) {
       case RequestStream::Next::kMessage:
         if (message_.has_seed()) AddRequestId();  // the first
-        StartWrite(&message_);
+        SerializeMessage(message_, &bytes_);
+        StartWrite(&bytes_);
         break;
       case RequestStream::Next::kWait:
         break;
@@ -109,13 +162,24 @@ class StreamCall final : public GenerateCall<grpc::ServerWriteReactor<v1::Genera
   }
 
  private:
+  absl::Status Parse(const grpc::ByteBuffer& bytes, v1::GenerateRequest* request) override {
+    v1::GenerateStreamRequest outer;
+    SHOAL_RETURN_IF_ERROR(ParseMessage(bytes, &outer));
+    request->Swap(outer.mutable_request());
+    return absl::OkStatus();
+  }
+
   v1::GenerateStreamResponse message_;
+  grpc::ByteBuffer bytes_;
 };
 
 class UnaryCall final : public GenerateCall<grpc::ServerUnaryReactor> {
  public:
-  UnaryCall(grpc::CallbackServerContext* call, size_t max_bytes, v1::GenerateResponse* response)
-      : GenerateCall(call), max_bytes_(max_bytes), response_(response) {}
+  UnaryCall(const ServiceContext& context, grpc::CallbackServerContext* call,
+            const grpc::ByteBuffer* request, grpc::ByteBuffer* response)
+      : GenerateCall(context, call, request), bytes_(response) {
+    ToProto(context.clock(), response_.mutable_create_time());
+  }
 
   void Advance() override {
     v1::GenerateStreamResponse message;
@@ -123,13 +187,16 @@ class UnaryCall final : public GenerateCall<grpc::ServerUnaryReactor> {
       switch (stream()->Poll(&message)) {
         case RequestStream::Next::kMessage:
           num_bytes_ += message.ByteSizeLong();
-          Collect(&message, response_);
-          if (num_bytes_ > max_bytes_) CancelTooLarge();
+          Collect(&message, &response_);
+          if (num_bytes_ > max_bytes()) CancelTooLarge();
           break;
         case RequestStream::Next::kWait:
           return;
         case RequestStream::Next::kEnd:
-          if (stream()->status().ok()) AddRequestId();
+          if (stream()->status().ok()) {
+            AddRequestId();
+            SerializeMessage(response_, bytes_);
+          }
           FinishWithStatus();
           return;
       }
@@ -137,14 +204,20 @@ class UnaryCall final : public GenerateCall<grpc::ServerUnaryReactor> {
   }
 
  private:
+  absl::Status Parse(const grpc::ByteBuffer& bytes, v1::GenerateRequest* request) override {
+    return ParseMessage(bytes, request);
+  }
+
+  size_t max_bytes() const { return context().stream_options.max_pending_bytes; }
+
   void CancelTooLarge() {
     stream()->Cancel(absl::ResourceExhaustedError(
-        absl::StrCat("the response has more than ", max_bytes_,
+        absl::StrCat("the response has more than ", max_bytes(),
                      " bytes: use GenerateStream, or ask for fewer tokens, choices or logprobs")));
   }
 
-  const size_t max_bytes_;
-  v1::GenerateResponse* const response_;
+  v1::GenerateResponse response_;
+  grpc::ByteBuffer* const bytes_;  // of the response, for gRPC
   size_t num_bytes_ = 0;
 };
 
@@ -160,20 +233,18 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> CurrentModel(const ServiceCon
 
 grpc::ServerUnaryReactor* NewGenerateCall(const ServiceContext& context,
                                           grpc::CallbackServerContext* call,
-                                          const v1::GenerateRequest& request,
-                                          v1::GenerateResponse* response) {
-  // Deletes itself in OnDone.
-  auto* reactor = new UnaryCall(call, context.stream_options.max_pending_bytes, response);
-  ToProto(context.clock(), response->mutable_create_time());
-  reactor->Begin(context, request);
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) {
+  auto* reactor = new UnaryCall(context, call, request, response);  // deletes itself in OnDone
+  reactor->Begin();
   return reactor;
 }
 
-grpc::ServerWriteReactor<v1::GenerateStreamResponse>* NewGenerateStreamCall(
-    const ServiceContext& context, grpc::CallbackServerContext* call,
-    const v1::GenerateRequest& request) {
-  auto* reactor = new StreamCall(call);  // deletes itself in OnDone
-  reactor->Begin(context, request);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* NewGenerateStreamCall(const ServiceContext& context,
+                                                                  grpc::CallbackServerContext* call,
+                                                                  const grpc::ByteBuffer* request) {
+  auto* reactor = new StreamCall(context, call, request);  // deletes itself in OnDone
+  reactor->Begin();
   return reactor;
 }
 

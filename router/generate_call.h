@@ -7,11 +7,13 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "router/engine.h"
 #include "router/frontend.h"
 #include "router/request_stream.h"
 #include "router/running_requests.h"
+#include "router/work_lanes.h"
 #include "shoal/v1/inference.pb.h"
 
 namespace shoal::router {
@@ -21,6 +23,7 @@ struct ServiceContext {
   Engine* engine = nullptr;
   RunningRequests* requests = nullptr;
   const Frontend* frontend = nullptr;
+  WorkLanes* lanes = nullptr;
   std::function<absl::Time()> clock;
   RequestStream::Options stream_options = {};
 };
@@ -28,14 +31,16 @@ struct ServiceContext {
 // The model that `context` serves; UNAVAILABLE (retry) while there is none.
 absl::StatusOr<std::shared_ptr<const ServedModel>> CurrentModel(const ServiceContext& context);
 
-// Serves one call of InferenceService; deletes itself when gRPC is done with it. `request` and
-// `call` live as long as gRPC says: until OnDone.
+// Serves one call of InferenceService, whose messages are bytes: of a v1::GenerateRequest and
+// v1::GenerateResponse, of a v1::GenerateStreamRequest and v1::GenerateStreamResponse. Deletes
+// itself when gRPC is done with it. `request` and `call` live as long as gRPC says: until OnDone.
+// `context` outlives the call.
 grpc::ServerUnaryReactor* NewGenerateCall(const ServiceContext& context,
                                           grpc::CallbackServerContext* call,
-                                          const v1::GenerateRequest& request,
-                                          v1::GenerateResponse* response);
-grpc::ServerWriteReactor<v1::GenerateStreamResponse>* NewGenerateStreamCall(
-    const ServiceContext& context, grpc::CallbackServerContext* call,
-    const v1::GenerateRequest& request);
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* NewGenerateStreamCall(const ServiceContext& context,
+                                                                  grpc::CallbackServerContext* call,
+                                                                  const grpc::ByteBuffer* request);
 
 }  // namespace shoal::router

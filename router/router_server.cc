@@ -53,11 +53,12 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(const std::string& add
 }
 
 ServiceContext MakeContext(Engine* engine, RunningRequests* requests, const Frontend* frontend,
-                           std::function<absl::Time()> clock,
+                           WorkLanes* lanes, std::function<absl::Time()> clock,
                            const RequestStream::Options& stream_options) {
   return {.engine = engine,
           .requests = requests,
           .frontend = frontend,
+          .lanes = lanes,
           .clock = std::move(clock),
           .stream_options = stream_options};
 }
@@ -68,8 +69,10 @@ RouterServer::RouterServer(const Options& options, Engine* engine, Health* healt
                            std::function<absl::Time()> clock, Frontend::RandomSource random)
     : health_(health),
       frontend_(options.limits, std::move(random)),
-      inference_(MakeContext(engine, &requests_, &frontend_, clock, options.stream)),
-      admin_(MakeContext(engine, &requests_, &frontend_, clock, options.stream), options.version) {}
+      lanes_(options.lanes),
+      inference_(MakeContext(engine, &requests_, &frontend_, &lanes_, clock, options.stream)),
+      admin_(MakeContext(engine, &requests_, &frontend_, &lanes_, clock, options.stream),
+             options.version) {}
 
 absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(Options options, Engine* engine,
                                                                   Health* health,
@@ -113,6 +116,7 @@ void RouterServer::Stop() {
   // Health watches and silent clients stay open for as long as they are let.
   const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(1);
   requests_.CancelAll(absl::UnavailableError("the router is shutting down"));
+  lanes_.Stop();
   if (server_ != nullptr) server_->Shutdown(deadline);
   if (admin_server_ != nullptr) admin_server_->Shutdown(deadline);
   health_->Detach();

@@ -14,6 +14,7 @@
 #include "router/health.h"
 #include "router/inference_service.h"
 #include "router/running_requests.h"
+#include "router/work_lanes.h"
 
 namespace shoal::router {
 
@@ -27,6 +28,7 @@ class RouterServer {
     std::string version;
     Frontend::Limits limits;
     RequestStream::Options stream;
+    WorkLanes::Options lanes;
   };
 
   // Serves from now on; requests are UNAVAILABLE while `engine` has no model. Errors: an address
@@ -62,6 +64,7 @@ class RouterServer {
   Health* const health_;
   const Frontend frontend_;
   RunningRequests requests_;
+  WorkLanes lanes_;
   InferenceService inference_;
   AdminService admin_;
   std::string address_;

@@ -1,4 +1,9 @@
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -11,6 +16,7 @@
 #include "google/rpc/status.pb.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/create_channel.h"
+#include "grpcpp/impl/codegen/client_unary_call.h"
 #include "gtest/gtest.h"
 #include "router/router_server.h"
 #include "shoal/v1/admin.grpc.pb.h"
@@ -51,12 +57,15 @@ class ServicesTest : public ::testing::Test {
 
   void StartServer(const RequestStream::Options& stream) {
     RouterServer::Options options;
-    options.version = "1.2.3";
     options.stream = stream;
+    StartServerWith(options, absl::Now);
+  }
+  void StartServerWith(RouterServer::Options options, std::function<absl::Time()> clock) {
+    options.version = "1.2.3";
     server_.reset();
     health_ = std::make_unique<Health>();
     health_->SetEngineReady(true);
-    auto server = RouterServer::Start(options, &engine_, health_.get(), absl::Now,
+    auto server = RouterServer::Start(options, &engine_, health_.get(), std::move(clock),
                                       [this] { return ++random_; });
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -239,16 +248,22 @@ TEST_F(ServicesTest, ACancelledCallFreesItsSequences) {
 }
 
 TEST_F(ServicesTest, TheDeadlineReachesTheEngineAndEndsTheCall) {
-  auto call = std::make_unique<StreamCall>();
-  const auto deadline = std::chrono::system_clock::now() + std::chrono::milliseconds(200);
-  call->context.set_deadline(deadline);
-  v1::GenerateStreamRequest message;
-  *message.mutable_request() = MakeRequest();
-  call->reader = stub_->GenerateStream(&call->context, message);
+  // Long enough to reach the engine: on a machine under load the first tries may not.
+  std::unique_ptr<StreamCall> call;
+  std::chrono::system_clock::time_point deadline;
+  for (auto timeout = std::chrono::milliseconds(200); engine_.num_submissions() == 0;
+       timeout *= 2) {
+    call = std::make_unique<StreamCall>();
+    deadline = std::chrono::system_clock::now() + timeout;
+    call->context.set_deadline(deadline);
+    v1::GenerateStreamRequest message;
+    *message.mutable_request() = MakeRequest();
+    call->reader = stub_->GenerateStream(&call->context, message);
+    EXPECT_EQ(call->ReadAll().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
   const Request sequence = engine_.WaitForSubmission(0)[0];
   EXPECT_LT(sequence.deadline, absl::FromChrono(deadline) + absl::Milliseconds(100));
   EXPECT_GT(sequence.deadline, absl::FromChrono(deadline) - absl::Milliseconds(200));
-  EXPECT_EQ(call->ReadAll().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   engine_.WaitForCancels(1);
 }
 
@@ -419,6 +434,150 @@ TEST_F(ServicesTest, OperatorsSeeTheCluster) {
   ASSERT_EQ(workers.workers_size(), 1);
   EXPECT_EQ(workers.workers(0).pid(), 77u);
   EXPECT_EQ(workers.workers(0).state(), v1::WORKER_STATE_READY);
+}
+
+TEST_F(ServicesTest, ABrokenMessageIsAnInvalidArgument) {
+  const auto stream = OpenStream([] {
+    v1::GenerateRequest request;
+    request.set_prompt("\xff\xfe is no UTF-8");
+    return request;
+  }());
+  const grpc::Status status = stream->ReadAll();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("shoal.v1.GenerateStreamRequest"));
+
+  const grpc::Slice truncated("\x12\x7f");  // a string of 127 bytes, of which none follows
+  for (const char* method : {"Generate", "Tokenize", "Detokenize", "ApplyChatTemplate"}) {
+    const std::string path = absl::StrCat("/shoal.v1.InferenceService/", method);
+    grpc::ClientContext context;
+    grpc::ByteBuffer response;
+    const grpc::Status broken = grpc::internal::BlockingUnaryCall<grpc::ByteBuffer>(
+        channel_.get(),
+        grpc::internal::RpcMethod(path.c_str(), grpc::internal::RpcMethod::NORMAL_RPC), &context,
+        grpc::ByteBuffer(&truncated, 1), &response);
+    EXPECT_EQ(broken.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
+    EXPECT_THAT(broken.error_message(), HasSubstr("protobuf is broken")) << method;
+  }
+}
+
+// The lane of large requests stands still, in the clock that rendering a template asks, until
+// the test lets it go on.
+class LargeRequestsTest : public ServicesTest {
+ protected:
+  void SetUp() override {
+    engine_.SetModel(MakeTestModel({.chat_template = kChatTemplate}));
+    RouterServer::Options options;
+    options.lanes.large.nice = kNice;
+    options.lanes.large.max_waiting = 2;
+    StartServerWith(options, [this] {
+      if (getpriority(PRIO_PROCESS, static_cast<id_t>(gettid())) == kNice) {
+        if (num_rendered_.fetch_add(1) == 0) is_held_.set_value();
+        released_.wait();
+      }
+      return absl::Now();
+    });
+    request_.mutable_chat()->add_messages()->set_role("user");
+    request_.mutable_chat()->mutable_messages(0)->set_content(
+        std::string(WorkLanes::kMaxMediumBytes + 1, 'a'));
+  }
+  void TearDown() override { Release(); }
+  void Release() {
+    if (!std::exchange(is_released_, true)) release_.set_value();
+  }
+
+  struct Call {
+    grpc::ClientContext context;
+    v1::ApplyChatTemplateResponse response;
+    std::promise<grpc::Status> done;
+    grpc::Status Wait() { return done.get_future().get(); }
+  };
+  std::unique_ptr<Call> Send() {
+    auto call = std::make_unique<Call>();
+    stub_->async()->ApplyChatTemplate(&call->context, &request_, &call->response,
+                                      [c = call.get()](grpc::Status s) { c->done.set_value(s); });
+    return call;
+  }
+
+  static constexpr int kNice = 11;
+  v1::ApplyChatTemplateRequest request_;
+  std::promise<void> is_held_;
+  std::promise<void> release_;
+  std::shared_future<void> released_ = release_.get_future().share();
+  bool is_released_ = false;
+  std::atomic<int> num_rendered_{0};
+};
+
+TEST_F(LargeRequestsTest, OthersAreServedMeanwhile) {
+  const auto large = Send();
+  is_held_.get_future().wait();
+  std::vector<std::unique_ptr<Call>> waiting;
+  for (int i = 0; i < 2; ++i) waiting.push_back(Send());
+  uint64_t id = 0;
+  const auto stream = OpenAdmitted(MakeRequest(), &id);
+  engine_.Generate(id, "flows");
+  engine_.EndAtLength(id);
+  EXPECT_TRUE(stream->ReadAll().ok());
+  EXPECT_EQ(stream->text, "flows");
+  grpc::ClientContext context1, context2;
+  v1::GetClusterStatusResponse cluster;
+  EXPECT_TRUE(admin_->GetClusterStatus(&context1, {}, &cluster).ok());
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text(std::string(WorkLanes::kMaxInlineBytes + 1, 'b'));
+  v1::TokenizeResponse tokens;
+  EXPECT_TRUE(stub_->Tokenize(&context2, tokenize, &tokens).ok());
+  Release();
+  EXPECT_TRUE(large->Wait().ok());
+  EXPECT_GT(large->response.ids_size(), static_cast<int>(WorkLanes::kMaxMediumBytes));
+  for (const auto& call : waiting) EXPECT_TRUE(call->Wait().ok());
+}
+
+TEST_F(LargeRequestsTest, MoreThanMayWaitAreRefusedAtOnceWithPushback) {
+  const auto held = Send();
+  is_held_.get_future().wait();
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < 3; ++i) calls.push_back(Send());
+  // Which of them is refused is a matter of chance; only one can end before the release.
+  std::vector<std::future<grpc::Status>> ends;
+  for (const auto& call : calls) ends.push_back(call->done.get_future());
+  size_t refused = ends.size();
+  while (refused == ends.size()) {
+    for (size_t i = 0; i < ends.size(); ++i) {
+      if (ends[i].wait_for(std::chrono::milliseconds(1)) == std::future_status::ready) refused = i;
+    }
+  }
+  EXPECT_EQ(ends[refused].get().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(Trailer(calls[refused]->context, "grpc-retry-pushback-ms"), "1000");
+  Release();
+  EXPECT_TRUE(held->Wait().ok());
+  for (size_t i = 0; i < ends.size(); ++i) {
+    if (i == refused) continue;
+    EXPECT_TRUE(ends[i].get().ok());
+  }
+}
+
+TEST_F(LargeRequestsTest, NoWorkIsDoneForClientsThatAreGone) {
+  const auto held = Send();
+  is_held_.get_future().wait();
+  const auto gone = Send();
+  v1::GenerateRequest request = MakeRequest();
+  *request.mutable_chat() = request_.chat();
+  request.set_truncate_prompt_tokens(4);
+  const auto gone_stream = OpenStream(request);
+  gone->context.TryCancel();
+  gone_stream->context.TryCancel();
+  EXPECT_EQ(gone->Wait().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(gone_stream->ReadAll().error_code(), grpc::StatusCode::CANCELLED);
+  // Calls on the same connection after the cancellations: the server has seen them.
+  for (int i = 0; i < 20; ++i) {
+    grpc::ClientContext context;
+    v1::ListModelsResponse models;
+    ASSERT_TRUE(stub_->ListModels(&context, {}, &models).ok());
+  }
+  Release();
+  EXPECT_TRUE(held->Wait().ok());
+  EXPECT_TRUE(Send()->Wait().ok());
+  EXPECT_EQ(num_rendered_.load(), 2) << "the first and the last";
+  EXPECT_EQ(engine_.num_submissions(), 0u);
 }
 
 }  // namespace
