@@ -1,7 +1,6 @@
 #include "parallel/shm_rendezvous.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -83,7 +82,7 @@ absl::Status AwaitGuests(const ShmOptions& options, const UniqueFd& listener,
     if (!CheckPeerUser(*guest).ok()) continue;
     const int hello_ms = std::min(kHelloTimeoutMs, deadline.remaining_ms());
     const absl::StatusOr<ShmHello> hello =
-        ReceiveHello(*guest, Deadline(absl::Milliseconds(hello_ms)));
+        ReceiveHello(*guest, Deadline(absl::Milliseconds(hello_ms), options.cancel_fd));
     if (!hello.ok()) continue;
     if (absl::Status status = CheckHello(options, *hello, *guests); !status.ok()) {
       SendReply(*guest, ReplyWith(status), {}).IgnoreError();
@@ -115,14 +114,15 @@ absl::StatusOr<UniqueFd> ConnectToHost(const std::string& name, const Deadline& 
   while (true) {
     absl::StatusOr<UniqueFd> socket = ConnectTo(name, deadline);
     if (!absl::IsUnavailable(socket.status()) || deadline.passed()) return socket;
-    poll(nullptr, 0, std::min(kRetryMs, deadline.remaining_ms()));
+    const absl::Status status = deadline.Await(-1, 0, kRetryMs);
+    if (absl::IsCancelled(status)) return status;
   }
 }
 
 }  // namespace
 
 absl::StatusOr<ShmMembership> HostRendezvous(const ShmOptions& options, UniqueFd memory) {
-  const Deadline deadline(options.connect_timeout);
+  const Deadline deadline(options.connect_timeout, options.cancel_fd);
   SHOAL_ASSIGN_OR_RETURN(UniqueFd listener,
                          ListenOn(ShmSocketName(options.nonce), Transport::kMaxRanks));
   SHOAL_ASSIGN_OR_RETURN(std::vector<Pipe> pipes, NewPipes(options.size));
@@ -146,7 +146,7 @@ absl::StatusOr<ShmMembership> HostRendezvous(const ShmOptions& options, UniqueFd
 }
 
 absl::StatusOr<ShmMembership> JoinRendezvous(const ShmOptions& options) {
-  const Deadline deadline(options.connect_timeout);
+  const Deadline deadline(options.connect_timeout, options.cancel_fd);
   const std::string name = ShmSocketName(options.nonce);
   const auto explain = [&](const absl::Status& status) {
     return absl::Status(status.code(), absl::StrCat("rank ", options.rank, " of ", options.size,

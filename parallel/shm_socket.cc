@@ -39,16 +39,6 @@ absl::StatusOr<UniqueFd> NewSocket() {
   return fd;
 }
 
-absl::Status AwaitEvent(const UniqueFd& fd, short events, const Deadline& deadline) {
-  while (true) {
-    pollfd poll_fd = {fd.get(), events, 0};
-    const int rc = poll(&poll_fd, 1, deadline.remaining_ms());
-    if (rc > 0) return absl::OkStatus();
-    if (rc == 0) return absl::DeadlineExceededError("no answer in time");
-    if (errno != EINTR) return absl::ErrnoToStatus(errno, "poll");
-  }
-}
-
 // Room for the descriptors of one message.
 struct FdBuffer {
   alignas(cmsghdr) char bytes[CMSG_SPACE(kMaxFds * sizeof(int))] = {};
@@ -74,6 +64,17 @@ int Deadline::remaining_ms() const {
   const auto left =
       std::chrono::ceil<std::chrono::milliseconds>(end_ - std::chrono::steady_clock::now());
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1 << 30));
+}
+
+absl::Status Deadline::Await(int fd, short events, int max_ms) const {
+  while (true) {
+    pollfd polled[] = {{cancel_fd_, POLLIN, 0}, {fd, events, 0}};  // poll() skips negative ones
+    const int rc = poll(polled, 2, std::min(max_ms, remaining_ms()));
+    if (rc > 0 && polled[0].revents != 0) return absl::CancelledError("the wait was cancelled");
+    if (rc > 0) return absl::OkStatus();
+    if (rc == 0) return absl::DeadlineExceededError("no answer in time");
+    if (errno != EINTR) return absl::ErrnoToStatus(errno, "poll");
+  }
 }
 
 std::string ShmSocketName(absl::string_view nonce) { return absl::StrCat("shoal-shm-", nonce); }
@@ -107,7 +108,7 @@ absl::StatusOr<UniqueFd> ConnectTo(absl::string_view name, const Deadline& deadl
 
 absl::StatusOr<UniqueFd> AcceptFrom(const UniqueFd& listener, const Deadline& deadline) {
   while (true) {
-    SHOAL_RETURN_IF_ERROR(AwaitEvent(listener, POLLIN, deadline));
+    SHOAL_RETURN_IF_ERROR(deadline.Await(listener.get(), POLLIN));
     UniqueFd fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd.valid()) return fd;
     if (errno != EINTR && errno != EAGAIN && errno != ECONNABORTED) {
@@ -138,7 +139,7 @@ absl::Status SendHello(const UniqueFd& socket, const ShmHello& hello) {
 }
 
 absl::StatusOr<ShmHello> ReceiveHello(const UniqueFd& socket, const Deadline& deadline) {
-  SHOAL_RETURN_IF_ERROR(AwaitEvent(socket, POLLIN, deadline));
+  SHOAL_RETURN_IF_ERROR(deadline.Await(socket.get(), POLLIN));
   ShmHello hello;
   if (recv(socket.get(), &hello, sizeof(hello), 0) != sizeof(hello)) {
     return absl::UnavailableError("the peer left, or is no rank");
@@ -178,7 +179,7 @@ absl::Status SendReply(const UniqueFd& socket, const ShmReply& reply, absl::Span
 
 absl::StatusOr<std::vector<UniqueFd>> ReceiveReply(const UniqueFd& socket, size_t num_fds,
                                                    const Deadline& deadline) {
-  SHOAL_RETURN_IF_ERROR(AwaitEvent(socket, POLLIN, deadline));
+  SHOAL_RETURN_IF_ERROR(deadline.Await(socket.get(), POLLIN));
   ShmReply reply;
   iovec data = {&reply, sizeof(reply)};
   FdBuffer buffer;

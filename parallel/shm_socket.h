@@ -34,16 +34,24 @@ struct ShmReply {
   char message[400] = {};
 };
 
+// How long a rendezvous may wait: until a moment, or until a descriptor (of a CancelEvent) becomes
+// readable, whichever is first.
 class Deadline {
  public:
-  explicit Deadline(absl::Duration timeout)
-      : end_(std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(timeout)) {}
+  explicit Deadline(absl::Duration timeout, int cancel_fd = -1)
+      : end_(std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(timeout)),
+        cancel_fd_(cancel_fd) {}
   // Rounded up to a millisecond, for poll(); 0 when it has passed.
   int remaining_ms() const;
   bool passed() const { return remaining_ms() == 0; }
 
+  // Waits for `events` of `fd` (-1: for none of them), at most `max_ms`. DEADLINE_EXCEEDED when the
+  // moment or max_ms has passed, CANCELLED.
+  absl::Status Await(int fd, short events, int max_ms = 1 << 30) const;
+
  private:
   std::chrono::steady_clock::time_point end_;
+  int cancel_fd_;
 };
 
 // "shoal-shm-NONCE", for messages.

@@ -17,7 +17,8 @@ struct ShmOptions {
   int rank = 0;
   int size = 1;
   absl::Duration connect_timeout = absl::Seconds(10);  // until all ranks are there
-  absl::Duration op_timeout = absl::Seconds(5);        // of one operation
+  int cancel_fd = -1;  // ends the wait for the other ranks early: a CancelEvent's, borrowed
+  absl::Duration op_timeout = absl::Seconds(5);  // of one operation
   size_t slot_bytes = 256 << 10;  // of a piece; the same on all ranks; a multiple of 64
   bool allow_spin = false;        // true only when every rank has cores to itself
 };
@@ -30,8 +31,9 @@ struct ShmOptions {
 // it wakes at once. A process that forks without exec keeps the lifeline of its ranks open.
 //
 // Errors: INVALID_ARGUMENT (options), DEADLINE_EXCEEDED (names the ranks that did not come),
-// PERMISSION_DENIED (another user has the nonce), FAILED_PRECONDITION (ranks disagree on size,
-// slots or version, or two are the same rank), UNAVAILABLE (rank 0 went away).
+// CANCELLED (by cancel_fd), PERMISSION_DENIED (another user has the nonce), FAILED_PRECONDITION
+// (ranks disagree on size, slots or version, or two are the same rank), UNAVAILABLE (rank 0 went
+// away).
 absl::StatusOr<std::unique_ptr<Transport>> ConnectShm(const ShmOptions& options);
 
 }  // namespace shoal::parallel

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "parallel/cancel_event.h"
 #include "parallel/unique_fd.h"
 
 namespace shoal::parallel {
@@ -288,6 +289,20 @@ TEST(ShmRendezvousTest, ANonceInUseIsRefusedAndTheFirstGroupGoesOn) {
   host.join();
   EXPECT_TRUE(first.ok()) << first.status();
   EXPECT_TRUE(guest.ok()) << guest.status();
+}
+
+// Rank 0 waits for guests, rank 1 for its host.
+TEST(ShmRendezvousTest, AnotherThreadEndsTheWait) {
+  for (const int rank : {0, 1}) {
+    CancelEvent cancel;
+    ShmOptions options = Options(rank, 2);
+    options.connect_timeout = absl::Seconds(60);
+    options.cancel_fd = cancel.fd();
+    std::thread canceller([&] { cancel.Cancel(); });
+    const absl::Status status = ConnectShm(options).status();
+    canceller.join();
+    EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+  }
 }
 
 TEST(ShmRendezvousTest, RefusesImpossibleOptions) {
