@@ -185,7 +185,8 @@ Command AddServe(CLI::App* root, ServeFlags* flags) {
       ->check(CLI::Range(1, 2));
   pass("--kv-cache-bytes", "of each rank: 500000000 or 2GiB; 0: what fits [0]")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
-  pass("--kv-cache-dtype", "f16 or f32 [f16]")->check(CLI::IsMember({"f16", "f32"}));
+  pass("--kv-cache-dtype", "f16, bf16, int8 or f32: int8 takes half the memory of f16 [f16]")
+      ->check(CLI::IsMember({"f16", "bf16", "int8", "f32"}));
   pass("--startup-timeout", "seconds until the ranks are ready [600]")
       ->check(CLI::Range(0.001, 1e6));
   pass("--recovery-timeout", "seconds that streams wait for a lost rank [60]")

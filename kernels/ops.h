@@ -162,12 +162,16 @@ struct RopeArgs {
   const float* table = nullptr;        // [max positions, rope_dim]
 };
 
-enum class KvType : int32_t { kF32 = 0, kF16 = 1 };
+// How K and V are kept.
+enum class KvType : int32_t { kF32 = 0, kF16 = 1, kBf16 = 2, kInt8 = 3 };
 
 // The KV cache of one layer: page b, KV head h holds
-//   K, transposed [head_dim][16 tokens], then V [16 tokens][head_dim]
+//
+//   | K, transposed [head_dim][16 tokens] | V [16 tokens][head_dim] |            f32, f16, bf16
+//   | K int8, transposed | V int8 | scales of K [16] f32 | scales of V [16] f32 |        int8
+//
 // so that the 16 scores of a page are 16 lanes of one vector, and values are read along head_dim.
-//   pages [num_pages][kv_heads][2][16 * head_dim] of `type`
+//   pages [num_pages][kv_heads]; bytes of a page: KvPageBytes() of kernels/quant/kv_type.h
 struct KvPages {
   void* base = nullptr;
   KvType type = KvType::kF16;
@@ -188,7 +192,9 @@ struct StepLayout {
 };
 
 // Rounds k and v to the pages' type (nearest even) and writes them. Values beyond f16 become
-// infinite.
+// infinite. int8 has one scale for the head_dim values x of a token and head, K and V apart:
+// scale = max|x| / 127, q = round-to-nearest-even(x * (127 / max|x|)); where max|x| is below 1e-30
+// both are 0; where a value is not finite the scale is NaN and every q 0.
 struct KvStoreArgs {
   const float* k = nullptr;  // KV head h of row r at k + r * stride + h * head_dim
   const float* v = nullptr;
@@ -201,9 +207,11 @@ struct KvStoreArgs {
 // stored before). Query head h reads KV head kv_head_of[h].
 //   out[r][h] = softmax(q . K[0..position] * scale) V[0..position]
 // Order: tiles of 64 absolute positions; a score adds q[d]*k[d] by fma over d in order from 0, then
-// is multiplied by `scale`; within a segment of 512 positions a running maximum (tile by tile),
-// lane sums (lane = position % 16) and fma accumulation of p*v over positions in order, both
-// multiplied by exp(old maximum - new) when the maximum grows; sums use the fixed lane join.
+// is multiplied by `scale`. int8 pages: k[d] and v[d] stand for the integers; the sum is multiplied
+// by the scale of K before `scale`, and p by the scale of V before p*v (not in the lane sums).
+// Within a segment of 512 positions a running maximum (tile by tile), lane sums (lane = position %
+// 16) and fma accumulation of p*v over positions in order, both multiplied by exp(old maximum -
+// new) when the maximum grows; sums use the fixed lane join.
 // Segments are joined in order in the same way, total = fma(segment, exp(its maximum - new),
 // total * exp(old maximum - new)), and the total is divided by its sum at the end. Positions after
 // the row's own are -inf by selection and their values are not read (pages may hold NaN there); a

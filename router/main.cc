@@ -98,8 +98,9 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--kv-cache-bytes", flags->kv_cache_bytes, "of each rank; 0: what fits")
       ->envname("SHOAL_KV_CACHE_BYTES")
       ->capture_default_str();
-  app->add_option("--kv-cache-dtype", flags->kv_cache_dtype, "f16 or f32")
-      ->check(CLI::IsMember({"f16", "f32"}))
+  app->add_option("--kv-cache-dtype", flags->kv_cache_dtype,
+                  "f16, bf16, int8 or f32: int8 takes half the memory of f16")
+      ->check(CLI::IsMember({"f16", "bf16", "int8", "f32"}))
       ->envname("SHOAL_KV_CACHE_DTYPE")
       ->capture_default_str();
   app->add_flag("--no-prefix-cache", flags->no_prefix_cache, "compute every prompt anew")

@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
+#include "kernels/quant/kv_type.h"
 #include "parallel/shm_transport.h"
 #include "worker/model_description.h"
 #include "worker/plan_codec.h"
@@ -36,13 +37,6 @@ std::string NewInstanceId() {
 
 std::string EpochName(const v1::Epoch& epoch) {
   return absl::StrCat(epoch.owner_id(), "/", epoch.counter());
-}
-
-absl::StatusOr<kernels::KvType> ParseKvType(const std::string& name) {
-  if (name.empty() || name == "f16") return kernels::KvType::kF16;
-  if (name == "f32") return kernels::KvType::kF32;
-  return absl::InvalidArgumentError(
-      absl::StrCat("kv_cache_dtype \"", name, "\" is not served; use f16 or f32"));
 }
 
 }  // namespace
@@ -138,7 +132,9 @@ absl::Status RankService::Load(const v1::LoadShardRequest& request,
   options.tp = static_cast<int>(std::max(1u, request.tensor_parallel_size()));
   options.shard = static_cast<int>(request.rank());
   options.kv_bytes = request.kv_cache_bytes();
-  SHOAL_ASSIGN_OR_RETURN(options.kv_type, ParseKvType(request.kv_cache_dtype()));
+  if (!request.kv_cache_dtype().empty()) {
+    SHOAL_ASSIGN_OR_RETURN(options.kv_type, kernels::ParseKvType(request.kv_cache_dtype()));
+  }
   options.max_batch_tokens = request.max_batch_tokens();
   options.max_batch_seqs = request.max_batch_seqs();
   options.max_seq_len = request.max_seq_len();

@@ -1,320 +1,261 @@
-// Causal attention over KV pages, in the order that kernels/ops.h fixes. Several query vectors
-// (rows and heads that read one KV head) share each load of K and V; that changes no vector's own
-// order.
+// Causal attention over KV pages: items, their segments, and how segments are joined, in the order
+// that kernels/ops.h fixes.
 
-inline constexpr int kTilePages = kAttentionTile / kPageTokens;
-inline constexpr int kTilesPerSegment = kAttentionSegment / kAttentionTile;
-inline constexpr int kValueVectors = 4;  // vectors of head_dim whose sums are formed together
+// Items with more vectors than this widen a tile to f32 once for all of them.
+inline constexpr int64_t kMaxDirectVectors = 2 * kBlockRows;
 
-inline Vec LoadKv(const float* p) { return Load(p); }
-inline Vec LoadKv(const uint16_t* p) { return LoadHalf(p); }
-inline Vec LoadKvPartial(const float* p, int64_t n) { return LoadPartial(p, n); }
-inline Vec LoadKvPartial(const uint16_t* p, int64_t n) { return LoadHalfPartial(p, n); }
-
-// State of the query vectors of an item, in the thread's scratch.
-struct AttentionState {
-  int64_t padded_dim = 0;        // head_dim rounded up to 16
-  float* segment_acc = nullptr;  // [vectors][padded_dim]
-  float* total_acc = nullptr;    // [vectors][padded_dim]
-  float* segment_sum = nullptr;  // [vectors][16] lane sums
-  const float* q[cpu::kMaxAttentionVectors];
-  int64_t position[cpu::kMaxAttentionVectors];
-  float segment_max[cpu::kMaxAttentionVectors];
-  float total_max[cpu::kMaxAttentionVectors];
-  float total_sum[cpu::kMaxAttentionVectors];
-};
-
-// The pages of one tile: K transposed [head_dim][16], V [16][head_dim].
-template <class T>
-struct TilePointers {
-  const T* k[kTilePages];
-  const T* v[kTilePages];
-};
-
-// scores[r][0..16 * kPages) = q[r] . K, unscaled; scores are kAttentionTile apart.
-template <int kRows, int kPages, class T>
-inline void Scores(const float* const* q, const T* const* k, int64_t head_dim, float* scores) {
-  Vec acc[kRows][kPages];
-  Unroll<kRows>([&](auto r) SHOAL_INLINE {
-    Unroll<kPages>([&](auto p) SHOAL_INLINE { acc[r()][p()] = Zero(); });
-  });
-  for (int64_t d = 0; d < head_dim; ++d) {
-    Vec keys[kPages];
-    Unroll<kPages>([&](auto p) SHOAL_INLINE { keys[p()] = LoadKv(k[p()] + d * kPageTokens); });
-    Unroll<kRows>([&](auto r) SHOAL_INLINE {
-      const Vec value = Set1(q[r()][d]);
-      Unroll<kPages>([&](auto p)
-                         SHOAL_INLINE { acc[r()][p()] = Fma(value, keys[p()], acc[r()][p()]); });
-    });
-  }
-  Unroll<kRows>([&](auto r) SHOAL_INLINE {
-    Unroll<kPages>([&](auto p) SHOAL_INLINE {
-      Store(scores + r() * kAttentionTile + p() * kPageTokens, acc[r()][p()]);
-    });
-  });
+inline int64_t NumVectors(const cpu::AttentionItem& item) {
+  return (item.row_end - item.row_begin) * (item.head_end - item.head_begin);
 }
 
-template <int kRows, class T>
-inline void TileScores(const float* const* q, const TilePointers<T>& tile, int64_t pages,
-                       int64_t head_dim, float* scores) {
-  int64_t p = 0;
-  for (; p + kScorePages <= pages; p += kScorePages) {
-    Scores<kRows, kScorePages>(q, tile.k + p, head_dim, scores + p * kPageTokens);
-  }
-  for (; p < pages; ++p) {
-    Scores<kRows, 1>(q, tile.k + p, head_dim, scores + p * kPageTokens);
-  }
-}
-
-// Turns the scores of one vector's tile into weights exp(s - max), updates its maximum and lane
-// sums and rescales what it has summed. `limit` (1..64) positions of the tile are its own or
-// earlier.
-inline void TileSoftmax(AttentionState& state, int64_t vector, float scale, int64_t limit,
-                        float* scores) {
-  const int64_t pages = (limit + kPageTokens - 1) / kPageTokens;
-  Vec max = Set1(-__builtin_inff());
-  for (int64_t p = 0; p < pages; ++p) {
-    Vec s = Mul(Load(scores + p * kPageTokens), Set1(scale));
-    const int64_t valid = limit - p * kPageTokens;
-    if (valid < kPageTokens) {
-      s = FirstLanes(s, valid, Set1(-__builtin_inff()));
+// Lays the state of an item out in scratch, all sums zero; returns what is left of the scratch.
+inline float* StartState(const AttentionArgs& args, const cpu::AttentionItem& item,
+                         cpu::Scratch scratch, AttentionState* state) {
+  const int64_t head_dim = args.pages.head_dim;
+  const int64_t vectors = NumVectors(item);
+  state->padded_dim = (head_dim + 15) / 16 * 16;
+  state->segment_acc = reinterpret_cast<float*>(scratch.data);
+  state->total_acc = state->segment_acc + vectors * state->padded_dim;
+  state->segment_sum = state->total_acc + vectors * state->padded_dim;
+  float* rest = state->segment_sum + vectors * 16;
+  memset(state->segment_acc, 0, (rest - state->segment_acc) * sizeof(float));
+  int64_t i = 0;
+  for (int64_t head = item.head_begin; head < item.head_end;) {
+    const int64_t group = state->num_groups++;
+    state->group_begin[group] = i;
+    state->kv_head[group] = args.kv_head_of[head];
+    int64_t group_end = head;
+    while (group_end < item.head_end && args.kv_head_of[group_end] == args.kv_head_of[head]) {
+      ++group_end;
     }
-    Store(scores + p * kPageTokens, s);
-    max = Max(max, s);
-  }
-  const float tile_max = ReduceMax(max);
-  const float old_max = state.segment_max[vector];
-  const float new_max = old_max > tile_max ? old_max : tile_max;
-  float* sum_lanes = state.segment_sum + vector * 16;
-  Vec sum = Load(sum_lanes);
-  if (new_max != old_max) {  // else the factor is exp(0) = 1 exactly
-    const Vec factor = Exp(Sub(Set1(old_max), Set1(new_max)));
-    sum = Mul(sum, factor);
-    float* acc = state.segment_acc + vector * state.padded_dim;
-    for (int64_t d = 0; d < state.padded_dim; d += 16) {
-      Store(acc + d, Mul(Load(acc + d), factor));
+    for (int64_t row = item.row_begin; row < item.row_end; ++row) {
+      for (int64_t h = head; h < group_end; ++h, ++i) {
+        state->q[i] = args.q + row * args.q_stride + h * head_dim;
+        state->out[i] = args.out + row * args.out_stride + h * head_dim;
+        state->position[i] = args.layout.positions[row];
+        state->segment_max[i] = -__builtin_inff();
+        state->total_max[i] = -__builtin_inff();
+        state->total_sum[i] = 0;
+      }
     }
+    head = group_end;
   }
-  for (int64_t p = 0; p < pages; ++p) {
-    const Vec weight = Exp(Sub(Load(scores + p * kPageTokens), Set1(new_max)));
-    Store(scores + p * kPageTokens, weight);
-    sum = Add(sum, weight);
-  }
-  Store(sum_lanes, sum);
-  state.segment_max[vector] = new_max;
+  state->group_begin[state->num_groups] = i;
+  return rest;
 }
 
-// acc[r] += weights[r][i] * V[i] for positions i in [begin, end) of the tile, in order, on kVectors
-// vectors of head_dim from column d. The last vector has `last` lanes.
-template <int kRows, int kVectors, class T>
-inline void AddValues(const float* weights, const TilePointers<T>& tile, int64_t begin, int64_t end,
-                      int64_t head_dim, int64_t d, int64_t last, float* acc, int64_t acc_stride) {
-  Vec sum[kRows][kVectors];
-  Unroll<kRows>([&](auto r) SHOAL_INLINE {
-    Unroll<kVectors>(
-        [&](auto c) SHOAL_INLINE { sum[r()][c()] = Load(acc + r() * acc_stride + d + c() * 16); });
-  });
-  for (int64_t i = begin; i < end; ++i) {
-    const T* row = tile.v[i / kPageTokens] + (i % kPageTokens) * head_dim + d;
-    Vec value[kVectors];
-    Unroll<kVectors>([&](auto c) SHOAL_INLINE {
-      value[c()] = c() + 1 < kVectors || last == 16 ? LoadKv(row + c() * 16)
-                                                    : LoadKvPartial(row + c() * 16, last);
-    });
-    Unroll<kRows>([&](auto r) SHOAL_INLINE {
-      const Vec weight = Set1(weights[r() * kAttentionTile + i]);
-      Unroll<kVectors>(
-          [&](auto c) SHOAL_INLINE { sum[r()][c()] = Fma(weight, value[c()], sum[r()][c()]); });
-    });
-  }
-  Unroll<kRows>([&](auto r) SHOAL_INLINE {
-    Unroll<kVectors>(
-        [&](auto c) SHOAL_INLINE { Store(acc + r() * acc_stride + d + c() * 16, sum[r()][c()]); });
-  });
+// One segment of one vector, as it is handed from thread to thread: [padded_dim] sums, then the
+// maximum and the sum of the weights.
+inline float* RecordOf(const cpu::AttentionItem& item, const AttentionState& state, int64_t segment,
+                       int64_t vector) {
+  return item.records +
+         (segment * NumVectors(item) + vector) * (state.padded_dim + cpu::kAttentionRecordExtra);
 }
 
-// AddValues over all of head_dim.
-template <int kRows, class T>
-inline void TileValues(const float* weights, const TilePointers<T>& tile, int64_t begin,
-                       int64_t end, int64_t head_dim, float* acc, int64_t acc_stride) {
-  if (begin >= end) {
-    return;
-  }
-  for (int64_t d = 0; d < head_dim;) {
-    const int64_t left = head_dim - d;
-    if (left >= 16 * kValueVectors) {
-      AddValues<kRows, kValueVectors>(weights, tile, begin, end, head_dim, d, 16, acc, acc_stride);
-      d += 16 * kValueVectors;
-    } else if (left >= 32) {
-      AddValues<kRows, 2>(weights, tile, begin, end, head_dim, d, 16, acc, acc_stride);
-      d += 32;
-    } else {
-      const int64_t last = left < 16 ? left : 16;
-      AddValues<kRows, 1>(weights, tile, begin, end, head_dim, d, last, acc, acc_stride);
-      d += 16;
-    }
-  }
-}
-
-// kRows query vectors from `vector` on against one tile that starts at position `tile_begin`.
-template <int kRows, class T>
-inline void AttendTile(AttentionState& state, int64_t vector, const TilePointers<T>& tile,
-                       int64_t tile_begin, int64_t head_dim, float scale) {
-  alignas(64) float scores[kRows * kAttentionTile];
-  int64_t limit[kRows];
-  int64_t shortest = kAttentionTile;
-  for (int r = 0; r < kRows; ++r) {
-    const int64_t own = state.position[vector + r] + 1 - tile_begin;
-    limit[r] = own < kAttentionTile ? own : kAttentionTile;
-    shortest = limit[r] < shortest ? limit[r] : shortest;
-  }
-  // Positions ascend with the vectors, so the last one has the longest reach.
-  const int64_t pages = (limit[kRows - 1] + kPageTokens - 1) / kPageTokens;
-  TileScores<kRows>(state.q + vector, tile, pages, head_dim, scores);
-  for (int r = 0; r < kRows; ++r) {
-    TileSoftmax(state, vector + r, scale, limit[r], scores + r * kAttentionTile);
-  }
-  float* acc = state.segment_acc + vector * state.padded_dim;
-  TileValues<kRows>(scores, tile, 0, shortest, head_dim, acc, state.padded_dim);
-  for (int r = 0; r < kRows; ++r) {
-    TileValues<1>(scores + r * kAttentionTile, tile, shortest, limit[r], head_dim,
-                  acc + r * state.padded_dim, state.padded_dim);
-  }
-}
-
-template <class T>
-inline void AttendTileAll(AttentionState& state, int64_t first, int64_t vectors,
-                          const TilePointers<T>& tile, int64_t tile_begin, int64_t head_dim,
-                          float scale) {
-  int64_t vector = first;
-  for (; vector + kScoreRows <= vectors; vector += kScoreRows) {
-    AttendTile<kScoreRows>(state, vector, tile, tile_begin, head_dim, scale);
-  }
-  for (; vector < vectors; ++vector) {
-    AttendTile<1>(state, vector, tile, tile_begin, head_dim, scale);
-  }
-}
-
-// Joins the segment into the total and starts the next one, for vectors from `first` on.
-inline void JoinSegment(AttentionState& state, int64_t first, int64_t vectors) {
-  for (int64_t vector = first; vector < vectors; ++vector) {
-    const float old_max = state.total_max[vector];
-    const float segment_max = state.segment_max[vector];
-    if (segment_max == -__builtin_inff()) {  // the vector ended with the segment before
+// Joins the segment's sums of up to 16 vectors, from `vector` on, into their totals. A vector whose
+// segment_max is -inf has no position in the segment.
+inline void JoinVectors(AttentionState& state, int64_t vector, int64_t count,
+                        const float* const* segment_acc, const float* segment_sum) {
+  alignas(64) float new_max[16];
+  alignas(64) float total_factor[16];
+  alignas(64) float segment_factor[16];
+  const Vec old = LoadPartial(state.total_max + vector, count);
+  const Vec segment = LoadPartial(state.segment_max + vector, count);
+  const Vec max = Max(old, segment);
+  Store(new_max, max);
+  Store(total_factor, Exp(Sub(old, max)));
+  Store(segment_factor, Exp(Sub(segment, max)));
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = vector + i;
+    if (state.segment_max[at] == -__builtin_inff()) {
       continue;
     }
-    const float new_max = old_max > segment_max ? old_max : segment_max;
-    alignas(64) float factors[2][16];
-    const Vec old_factor = Exp(Sub(Set1(old_max), Set1(new_max)));
-    const Vec new_factor = Exp(Sub(Set1(segment_max), Set1(new_max)));
-    Store(factors[0], old_factor);
-    Store(factors[1], new_factor);
-    float* sum_lanes = state.segment_sum + vector * 16;
-    const float scaled = state.total_sum[vector] * factors[0][0];
-    state.total_sum[vector] = __builtin_fmaf(ReduceAdd(Load(sum_lanes)), factors[1][0], scaled);
-    float* segment = state.segment_acc + vector * state.padded_dim;
-    float* total = state.total_acc + vector * state.padded_dim;
+    state.total_sum[at] =
+        __builtin_fmaf(segment_sum[i], segment_factor[i], state.total_sum[at] * total_factor[i]);
+    float* total = state.total_acc + at * state.padded_dim;
     for (int64_t d = 0; d < state.padded_dim; d += 16) {
-      Store(total + d, Fma(Load(segment + d), new_factor, Mul(Load(total + d), old_factor)));
-      Store(segment + d, Zero());
+      const Vec kept = Mul(Load(total + d), Set1(total_factor[i]));
+      Store(total + d, Fma(Load(segment_acc[i] + d), Set1(segment_factor[i]), kept));
     }
-    Store(sum_lanes, Zero());
-    state.total_max[vector] = new_max;
-    state.segment_max[vector] = -__builtin_inff();
+    state.total_max[at] = new_max[i];
   }
 }
 
-// Widens the pages of a tile to f32 in scratch, for items with many query vectors.
-inline TilePointers<float> WidenTile(const TilePointers<uint16_t>& tile, int64_t pages,
-                                     int64_t head_dim, float* to) {
-  TilePointers<float> result = {};
-  const int64_t elements = head_dim * kPageTokens;
-  for (int64_t p = 0; p < pages; ++p) {
-    float* k = to + 2 * p * elements;
-    for (int64_t i = 0; i < elements; i += 16) {
-      Store(k + i, LoadHalf(tile.k[p] + i));
-      Store(k + elements + i, LoadHalf(tile.v[p] + i));
-    }
-    result.k[p] = k;
-    result.v[p] = k + elements;
+// Makes the state's segment empty, for vectors from `first` on.
+inline void ResetSegment(AttentionState& state, int64_t first, int64_t vectors) {
+  memset(state.segment_acc + first * state.padded_dim, 0,
+         (vectors - first) * state.padded_dim * sizeof(float));
+  memset(state.segment_sum + first * 16, 0, (vectors - first) * 16 * sizeof(float));
+  for (int64_t i = first; i < vectors; ++i) {
+    state.segment_max[i] = -__builtin_inff();
   }
-  return result;
 }
-inline const TilePointers<float>& WidenTile(const TilePointers<float>& tile, int64_t, int64_t,
-                                            float*) {
+
+// The end of a segment: joins it into the totals, or writes its records.
+inline void EndSegment(const cpu::AttentionItem& item, AttentionState& state, int64_t segment,
+                       int64_t first, int64_t vectors) {
+  if (item.records == nullptr) {
+    for (int64_t i = first; i < vectors; i += 16) {
+      const int64_t count = vectors - i < 16 ? vectors - i : 16;
+      const float* acc[16];
+      float sum[16];
+      for (int64_t j = 0; j < count; ++j) {
+        acc[j] = state.segment_acc + (i + j) * state.padded_dim;
+        sum[j] = ReduceAdd(Load(state.segment_sum + (i + j) * 16));
+      }
+      JoinVectors(state, i, count, acc, sum);
+    }
+  } else {
+    for (int64_t i = 0; i < vectors; ++i) {
+      float* record = RecordOf(item, state, segment, i);
+      memcpy(record, state.segment_acc + i * state.padded_dim, state.padded_dim * sizeof(float));
+      record[state.padded_dim] = state.segment_max[i];
+      record[state.padded_dim + 1] = ReduceAdd(Load(state.segment_sum + i * 16));
+    }
+  }
+  ResetSegment(state, first, vectors);
+}
+
+// The pages of the tile that starts at `tile_begin`. `next_head` and `next_begin` tell which keys
+// are wanted after it.
+template <class Kv>
+inline Tile<Kv> TileAt(const AttentionArgs& args, const int32_t* table, int64_t kv_head,
+                       int64_t tile_begin, int64_t next_head, int64_t next_begin, int64_t end) {
+  const int64_t elements = kPageTokens * args.pages.head_dim;
+  const int64_t page = tile_begin / kPageTokens;
+  const int64_t next_page = next_begin / kPageTokens;
+  const int64_t last = (end - 1) / kPageTokens;
+  Tile<Kv> tile;
+  for (int64_t p = 0; p < kTilePages; ++p) {
+    const int64_t own = page + p < last ? page + p : last;
+    const int64_t next = next_page + p < last ? next_page + p : last;
+    tile.k[p] = HeadOfPage<Kv>(args.pages, table[own], kv_head);
+    tile.v[p] = tile.k[p] + elements;
+    tile.scales[p] = reinterpret_cast<const float*>(tile.v[p] + elements);
+    tile.next_k[p] = HeadOfPage<Kv>(args.pages, table[next], next_head);
+  }
   return tile;
 }
 
-template <class T>
-inline void AttendItem(const AttentionArgs& args, const cpu::AttentionItem& item, int64_t vectors,
-                       AttentionState& state, float* widened) {
-  const KvPages& pages = args.pages;
-  const int64_t head_dim = pages.head_dim;
-  const int32_t* table = args.layout.block_tables[item.seq];
-  const int64_t kv_head = args.kv_head_of[item.head_begin];
-  const int64_t end = state.position[vectors - 1] + 1;
-  int64_t first = 0;
-  for (int64_t tile_begin = 0; tile_begin < end; tile_begin += kAttentionTile) {
-    while (state.position[first] < tile_begin) {  // fully masked from here on
-      ++first;
-    }
-    const int64_t reach = end - tile_begin < kAttentionTile ? end - tile_begin : kAttentionTile;
-    const int64_t num_pages = (reach + kPageTokens - 1) / kPageTokens;
-    TilePointers<T> tile = {};
-    for (int64_t p = 0; p < num_pages; ++p) {
-      const int64_t page = table[tile_begin / kPageTokens + p];
-      tile.k[p] = static_cast<const T*>(pages.base) +
-                  (page * pages.kv_heads + kv_head) * 2 * kPageTokens * head_dim;
-      tile.v[p] = tile.k[p] + kPageTokens * head_dim;
-    }
-    if (vectors - first > 2 * kScoreRows) {
-      AttendTileAll(state, first, vectors, WidenTile(tile, num_pages, head_dim, widened),
-                    tile_begin, head_dim, args.scale);
-    } else {
-      AttendTileAll(state, first, vectors, tile, tile_begin, head_dim, args.scale);
-    }
-    if ((tile_begin / kAttentionTile) % kTilesPerSegment == kTilesPerSegment - 1) {
-      JoinSegment(state, first, vectors);
+// The first `pages` pages of a tile as f32 in `to`.
+template <class Kv>
+inline Tile<Wide<Kv>> WidenTile(const Tile<Kv>& tile, int64_t pages, int64_t head_dim, float* to) {
+  Tile<Wide<Kv>> result;
+  const int64_t elements = head_dim * kPageTokens;
+  for (int64_t p = 0; p < kTilePages; ++p) {
+    const bool present = p < pages;
+    result.k[p] = result.next_k[p] = present ? to + 2 * p * elements : to;
+    result.v[p] = result.k[p] + elements;
+    result.scales[p] = tile.scales[p];
+    for (int64_t i = 0; present && i < 2 * elements; i += 16) {  // V follows K
+      Prefetch(tile.next_k[p] + i);
+      Store(to + 2 * p * elements + i, Kv::Read(tile.k[p] + i));
     }
   }
-  JoinSegment(state, 0, vectors);  // what ended inside a segment
+  return result;
+}
+
+// One tile against the vectors [first, end) of one group.
+template <class Kv>
+inline void AttendGroup(const AttentionArgs& args, AttentionState& state, int64_t first,
+                        int64_t end, const Tile<Kv>& tile, int64_t tile_begin, float* widened) {
+  const int64_t head_dim = args.pages.head_dim;
+  if (end - first > kMaxDirectVectors && !std::is_same_v<Kv, F32Kv>) {
+    const int64_t positions = state.position[end - 1] + 1 - tile_begin;
+    const int64_t pages = (positions + kPageTokens - 1) / kPageTokens;
+    AttendTile<Wide<Kv>, false>(
+        state, first, end,
+        WidenTile(tile, pages < kTilePages ? pages : kTilePages, head_dim, widened), tile_begin,
+        head_dim, args.scale);
+  } else {
+    AttendTile<Kv, true>(state, first, end, tile, tile_begin, head_dim, args.scale);
+  }
+}
+
+// All segments of an item. Tiles after the last position of a vector are fully masked for it.
+template <class Kv>
+inline void AttendItem(const AttentionArgs& args, const cpu::AttentionItem& item,
+                       AttentionState& state, float* widened) {
+  const int64_t vectors = NumVectors(item);
+  const int32_t* table = args.layout.block_tables[item.seq];
+  const int64_t end = state.position[vectors - 1] + 1;
+  int64_t first = 0;
+  for (int64_t segment = item.segment_begin; segment < item.segment_end; ++segment) {
+    const int64_t first_of_segment = first;
+    const int64_t segment_begin = segment * kAttentionSegment;
+    const int64_t segment_end =
+        segment_begin + kAttentionSegment < end ? segment_begin + kAttentionSegment : end;
+    for (int64_t tile_begin = segment_begin; tile_begin < segment_end;
+         tile_begin += kAttentionTile) {
+      while (state.position[first] < tile_begin) {  // (with several groups: all reach the end)
+        ++first;
+      }
+      for (int64_t group = 0; group < state.num_groups; ++group) {
+        const int64_t begin = state.group_begin[group];
+        const bool last = group + 1 == state.num_groups;
+        const Tile<Kv> tile = TileAt<Kv>(args, table, state.kv_head[group], tile_begin,
+                                         state.kv_head[last ? 0 : group + 1],
+                                         last ? tile_begin + kAttentionTile : tile_begin, end);
+        AttendGroup(args, state, begin < first ? first : begin, state.group_begin[group + 1], tile,
+                    tile_begin, widened);
+      }
+    }
+    EndSegment(item, state, segment, first_of_segment, vectors);
+  }
+}
+
+inline void WriteResult(const AttentionArgs& args, const cpu::AttentionItem& item,
+                        const AttentionState& state) {
+  const int64_t head_dim = args.pages.head_dim;
+  for (int64_t i = 0; i < NumVectors(item); ++i) {
+    const float* total = state.total_acc + i * state.padded_dim;
+    for (int64_t d = 0; d < head_dim; d += 16) {
+      const int64_t n = head_dim - d < 16 ? head_dim - d : 16;
+      StorePartial(state.out[i] + d, Div(Load(total + d), Set1(state.total_sum[i])), n);
+    }
+  }
 }
 
 inline void Attention(const AttentionArgs& args, const cpu::AttentionItem& item,
                       cpu::Scratch scratch) {
-  const int64_t head_dim = args.pages.head_dim;
-  const int64_t heads = item.head_end - item.head_begin;
-  const int64_t vectors = (item.row_end - item.row_begin) * heads;
   AttentionState state;
-  state.padded_dim = (head_dim + 15) / 16 * 16;
-  float* at = reinterpret_cast<float*>(scratch.data);
-  state.segment_acc = at;
-  state.total_acc = at + vectors * state.padded_dim;
-  state.segment_sum = state.total_acc + vectors * state.padded_dim;
-  float* widened = state.segment_sum + vectors * 16;
-  memset(at, 0, (widened - at) * sizeof(float));
-  for (int64_t i = 0; i < vectors; ++i) {
-    const int64_t row = item.row_begin + i / heads;
-    const int64_t head = item.head_begin + i % heads;
-    state.q[i] = args.q + row * args.q_stride + head * head_dim;
-    state.position[i] = args.layout.positions[row];
-    state.segment_max[i] = -__builtin_inff();
-    state.total_max[i] = -__builtin_inff();
-    state.total_sum[i] = 0;
+  float* widened = StartState(args, item, scratch, &state);
+  switch (args.pages.type) {
+    case KvType::kF32:
+      AttendItem<F32Kv>(args, item, state, widened);
+      break;
+    case KvType::kF16:
+      AttendItem<F16Kv>(args, item, state, widened);
+      break;
+    case KvType::kBf16:
+      AttendItem<Bf16Kv>(args, item, state, widened);
+      break;
+    case KvType::kInt8:
+      AttendItem<Int8Kv>(args, item, state, widened);
+      break;
   }
-  if (args.pages.type == KvType::kF16) {
-    AttendItem<uint16_t>(args, item, vectors, state, widened);
-  } else {
-    AttendItem<float>(args, item, vectors, state, widened);
+  if (item.records == nullptr) {
+    WriteResult(args, item, state);
   }
-  for (int64_t i = 0; i < vectors; ++i) {
-    const int64_t row = item.row_begin + i / heads;
-    const int64_t head = item.head_begin + i % heads;
-    float* out = args.out + row * args.out_stride + head * head_dim;
-    const float* total = state.total_acc + i * state.padded_dim;
-    for (int64_t d = 0; d < head_dim; d += 16) {
-      const int64_t n = head_dim - d < 16 ? head_dim - d : 16;
-      StorePartial(out + d, Div(Load(total + d), Set1(state.total_sum[i])), n);
+}
+
+inline void JoinAttention(const AttentionArgs& args, const cpu::AttentionItem& item,
+                          cpu::Scratch scratch) {
+  AttentionState state;
+  StartState(args, item, scratch, &state);
+  const int64_t vectors = NumVectors(item);
+  for (int64_t segment = item.segment_begin; segment < item.segment_end; ++segment) {
+    for (int64_t i = 0; i < vectors; i += 16) {
+      const int64_t count = vectors - i < 16 ? vectors - i : 16;
+      const float* acc[16];
+      float sum[16];
+      for (int64_t j = 0; j < count; ++j) {
+        acc[j] = RecordOf(item, state, segment, i + j);
+        state.segment_max[i + j] = acc[j][state.padded_dim];
+        sum[j] = acc[j][state.padded_dim + 1];
+      }
+      JoinVectors(state, i, count, acc, sum);
     }
   }
+  WriteResult(args, item, state);
 }

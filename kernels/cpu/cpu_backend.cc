@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
-#include "kernels/cpu/attention_items.h"
+#include "kernels/cpu/attention_schedule.h"
 #include "kernels/cpu/huge_memory.h"
 #include "kernels/cpu/isa_table.h"
 #include "kernels/cpu/packed_weight.h"
@@ -63,7 +63,10 @@ class CpuBackend final : public Backend {
       : table_(table), pool_(threads, std::move(cpus)), scratch_(threads) {}
 
   // REQUIRES of every backend before its first op: scratch for the ops that need no weight.
-  absl::Status Init() { return GrowScratch(cpu::kAttentionScratchBytes); }
+  absl::Status Init() {
+    SHOAL_RETURN_IF_ERROR(attention_workspace_.Allocate(pool_.num_threads()));
+    return GrowScratch(cpu::kAttentionScratchBytes);
+  }
 
   absl::string_view name() const override { return table_.name; }
   absl::string_view numerics_id() const override { return "cpu-1"; }
@@ -143,13 +146,13 @@ class CpuBackend final : public Backend {
     if (args.layout.rows == 0) {
       return;
     }
-    const cpu::AttentionItems items(args, pool_.num_threads());
-    const auto work = [&](int thread) {
-      items.ForThread(thread, [&](const cpu::AttentionItem& item) {
-        table_.attention(args, item, ScratchOf(thread));
-      });
-    };
-    pool_.Run(work);
+    cpu::AttentionSchedule schedule(args, pool_.num_threads(), &attention_workspace_);
+    const auto work = [&](int thread) { schedule.Run(table_, ScratchOf(thread)); };
+    if (schedule.work() < kMinParallelWork) {
+      pool_.RunHere(work);
+    } else {
+      pool_.Run(work);
+    }
   }
 
   void SwiGlu(const SwiGluArgs& args) override {
@@ -202,6 +205,7 @@ class CpuBackend final : public Backend {
   const IsaTable& table_;
   cpu::ThreadPool pool_;
   std::vector<HugeMemory> scratch_;  // one a thread
+  cpu::AttentionWorkspace attention_workspace_;
 };
 
 }  // namespace

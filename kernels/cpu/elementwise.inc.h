@@ -1,4 +1,4 @@
-// Rope, KvStore and SwiGlu. Contracts: kernels/ops.h.
+// Rope and SwiGlu. Contracts: kernels/ops.h.
 
 // Pairs (2i, 2i + 1): a' = a c - b s, b' = b c + a s.
 inline void RopeAdjacent(float* x, const float* table, int64_t rope_dim) {
@@ -47,59 +47,6 @@ inline void Rope(const RopeArgs& args, int64_t row_begin, int64_t row_end) {
         RopeAdjacent(x, table, args.rope_dim);
       } else {
         RopeHalves(x, table, args.rope_dim);
-      }
-    }
-  }
-}
-
-// K of one token to a column of the page, V to a row.
-inline void StoreTokenHalf(const float* k, const float* v, int64_t head_dim, int64_t slot,
-                           uint16_t* page_k) {
-  uint16_t* to_v = page_k + head_dim * kPageTokens + slot * head_dim;
-  alignas(64) uint16_t half[16];
-  for (int64_t d = 0; d < head_dim; d += 16) {
-    const int64_t n = head_dim - d < 16 ? head_dim - d : 16;
-    StoreHalf(half, LoadPartial(k + d, n));
-    for (int64_t i = 0; i < n; ++i) {
-      page_k[(d + i) * kPageTokens + slot] = half[i];
-    }
-    StoreHalf(half, LoadPartial(v + d, n));
-    memcpy(to_v + d, half, n * sizeof(uint16_t));
-  }
-}
-
-inline void StoreTokenFloat(const float* k, const float* v, int64_t head_dim, int64_t slot,
-                            float* page_k) {
-  for (int64_t d = 0; d < head_dim; ++d) {
-    page_k[d * kPageTokens + slot] = k[d];
-  }
-  memcpy(page_k + head_dim * kPageTokens + slot * head_dim, v, head_dim * sizeof(float));
-}
-
-inline int64_t PageElements(const KvPages& pages) {
-  return static_cast<int64_t>(2) * kPageTokens * pages.head_dim;
-}
-
-inline void KvStore(const KvStoreArgs& args, int64_t row_begin, int64_t row_end) {
-  const KvPages& pages = args.pages;
-  const StepLayout& layout = args.layout;
-  const int64_t head_dim = pages.head_dim;
-  int32_t seq = 0;
-  for (int64_t row = row_begin; row < row_end; ++row) {
-    while (row >= layout.seq_row_begin[seq + 1]) {
-      ++seq;
-    }
-    const int64_t position = layout.positions[row];
-    const int64_t page = layout.block_tables[seq][position / kPageTokens];
-    const int64_t slot = position % kPageTokens;
-    for (int32_t head = 0; head < pages.kv_heads; ++head) {
-      const float* k = args.k + row * args.stride + head * head_dim;
-      const float* v = args.v + row * args.stride + head * head_dim;
-      const int64_t at = (page * pages.kv_heads + head) * PageElements(pages);
-      if (pages.type == KvType::kF16) {
-        StoreTokenHalf(k, v, head_dim, slot, static_cast<uint16_t*>(pages.base) + at);
-      } else {
-        StoreTokenFloat(k, v, head_dim, slot, static_cast<float*>(pages.base) + at);
       }
     }
   }

@@ -23,15 +23,23 @@ struct Scratch {
 inline constexpr int kMaxHeadDim = 512;
 inline constexpr int kMaxAttentionVectors = 32;  // query vectors (row, head) of one attention item
 inline constexpr int64_t kAttentionScratchBytes = 1 << 20;
+inline constexpr int64_t kAttentionRecordExtra = 16;  // floats of a record beside its sums
 
-// The query vectors that read one KV head of one sequence: rows [row_begin, row_end) times query
-// heads [head_begin, head_end), at most kMaxAttentionVectors of them.
+// Query vectors of one sequence: rows [row_begin, row_end) times query heads [head_begin,
+// head_end), at most kMaxAttentionVectors of them, all of one KV head unless there is one row; and
+// the segments of positions (kAttentionSegment each) that are asked for.
+//   records == nullptr: all of them; the result goes to args.out.
+//   else: the partial result of segment s and vector v goes to records + (s * vectors + v) *
+//   (head_dim rounded up to 16 + kAttentionRecordExtra), for join_attention.
 struct AttentionItem {
   int32_t seq = 0;
   int64_t row_begin = 0;
   int64_t row_end = 0;
   int32_t head_begin = 0;
   int32_t head_end = 0;
+  int64_t segment_begin = 0;
+  int64_t segment_end = 0;
+  float* records = nullptr;  // aligned to 64 bytes
 };
 
 struct IsaTable {
@@ -44,6 +52,8 @@ struct IsaTable {
   void (*rope)(const RopeArgs& args, int64_t row_begin, int64_t row_end);
   void (*kv_store)(const KvStoreArgs& args, int64_t row_begin, int64_t row_end);
   void (*attention)(const AttentionArgs& args, const AttentionItem& item, Scratch scratch);
+  // Joins the records of all of an item's segments, in order; the result goes to args.out.
+  void (*join_attention)(const AttentionArgs& args, const AttentionItem& item, Scratch scratch);
   // Columns in blocks of 32, numbered row by row.
   void (*swiglu)(const SwiGluArgs& args, int64_t block_begin, int64_t block_end);
 };

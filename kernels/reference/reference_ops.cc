@@ -7,6 +7,7 @@
 
 #include "kernels/quant/dequantize.h"
 #include "kernels/quant/float16.h"
+#include "kernels/quant/kv_type.h"
 
 namespace shoal::kernels::reference {
 namespace {
@@ -92,36 +93,97 @@ std::vector<double> Roots(const MatMulArgs& args, const ReferenceWeight& weight,
   return roots;
 }
 
-// Element `index` (0 .. 2 * 16 * head_dim) of page and KV head.
-struct PageElement {
+// A KV head of a page.
+struct PageHead {
   const KvPages& pages;
-  int64_t at;
+  char* data;
 
-  float Read() const {
-    if (pages.type == KvType::kF16) {
-      return F16ToF32(static_cast<const uint16_t*>(pages.base)[at]);
+  int64_t ScaleOffset() const { return int64_t{2} * kPageTokens * pages.head_dim; }
+
+  // Element `index` of [0, 2 * 16 * head_dim), the scale of int8 aside.
+  float Read(int64_t index) const {
+    switch (pages.type) {
+      case KvType::kF32:
+        return reinterpret_cast<const float*>(data)[index];
+      case KvType::kF16:
+        return F16ToF32(reinterpret_cast<const uint16_t*>(data)[index]);
+      case KvType::kBf16:
+        return BF16ToF32(reinterpret_cast<const uint16_t*>(data)[index]);
+      case KvType::kInt8:
+        break;
     }
-    return static_cast<const float*>(pages.base)[at];
+    return reinterpret_cast<const int8_t*>(data)[index];
   }
-  void Write(float value) const {
-    if (pages.type == KvType::kF16) {
-      static_cast<uint16_t*>(pages.base)[at] = F32ToF16(value);
-    } else {
-      static_cast<float*>(pages.base)[at] = value;
+  void Write(int64_t index, float value) const {
+    switch (pages.type) {
+      case KvType::kF32:
+        reinterpret_cast<float*>(data)[index] = value;
+        return;
+      case KvType::kF16:
+        reinterpret_cast<uint16_t*>(data)[index] = F32ToF16(value);
+        return;
+      case KvType::kBf16:
+        reinterpret_cast<uint16_t*>(data)[index] = F32ToBF16(value);
+        return;
+      case KvType::kInt8:
+        reinterpret_cast<int8_t*>(data)[index] = static_cast<int8_t>(value);
     }
+  }
+  // The scale at `slot` of K's 16 and V's 16.
+  float& ScaleAt(int64_t slot) const {
+    return reinterpret_cast<float*>(data + ScaleOffset())[slot];
   }
 };
 
-PageElement KeyAt(const KvPages& pages, const int32_t* table, int64_t head, int64_t position,
-                  int64_t d) {
-  const int64_t page = (table[position / kPageTokens] * int64_t{pages.kv_heads} + head) * 2;
-  return {pages, page * kPageTokens * pages.head_dim + d * kPageTokens + position % kPageTokens};
+PageHead HeadOf(const KvPages& pages, const int32_t* table, int64_t head, int64_t position) {
+  const int64_t bytes = KvPageBytes(pages.type, 1, pages.head_dim);
+  const int64_t page = table[position / kPageTokens];
+  return {pages, static_cast<char*>(pages.base) + (page * pages.kv_heads + head) * bytes};
 }
 
-PageElement ValueAt(const KvPages& pages, const int32_t* table, int64_t head, int64_t position,
-                    int64_t d) {
-  const int64_t page = (table[position / kPageTokens] * int64_t{pages.kv_heads} + head) * 2 + 1;
-  return {pages, (page * kPageTokens + position % kPageTokens) * int64_t{pages.head_dim} + d};
+// Where K or V of a position lies in its head: value d at first + d * stride.
+struct TokenPlace {
+  int64_t first;
+  int64_t stride;
+  int64_t scale_slot;
+};
+TokenPlace KeyPlace(int64_t position) {
+  return {position % kPageTokens, kPageTokens, position % kPageTokens};
+}
+TokenPlace ValuePlace(int64_t position, int64_t head_dim) {
+  const int64_t slot = position % kPageTokens;
+  return {(kPageTokens + slot) * head_dim, 1, kPageTokens + slot};
+}
+
+void StoreToken(const PageHead& head, TokenPlace place, const float* x) {
+  const int64_t head_dim = head.pages.head_dim;
+  const bool is_int8 = head.pages.type == KvType::kInt8;
+  float inverse = 0;
+  if (is_int8) {
+    float max = 0;
+    bool finite = true;
+    for (int64_t d = 0; d < head_dim; ++d) {
+      max = std::max(max, std::fabs(x[d]));
+      finite &= std::isfinite(x[d]);
+    }
+    const bool tiny = max < 1e-30f;
+    inverse = tiny || !finite ? 0.0f : 127.0f / max;
+    head.ScaleAt(place.scale_slot) =
+        finite ? (tiny ? 0.0f : max / 127.0f) : std::numeric_limits<float>::quiet_NaN();
+  }
+  for (int64_t d = 0; d < head_dim; ++d) {
+    const float value = !is_int8 ? x[d] : inverse == 0 ? 0.0f : std::nearbyintf(x[d] * inverse);
+    head.Write(place.first + d * place.stride, value);
+  }
+}
+
+std::vector<double> LoadToken(const PageHead& head, TokenPlace place) {
+  std::vector<double> result(head.pages.head_dim);
+  const double scale = head.pages.type == KvType::kInt8 ? head.ScaleAt(place.scale_slot) : 1.0f;
+  for (size_t d = 0; d < result.size(); ++d) {
+    result[d] = scale * head.Read(place.first + static_cast<int64_t>(d) * place.stride);
+  }
+  return result;
 }
 
 // Calls visit(seq, row) for every row of a step.
@@ -231,15 +293,14 @@ void Rope(const RopeArgs& args) {
 }
 
 void KvStore(const KvStoreArgs& args) {
+  const int64_t head_dim = args.pages.head_dim;
   ForEachRow(args.layout, [&](int32_t seq, int64_t row) {
-    const int32_t* table = args.layout.block_tables[seq];
     const int64_t position = args.layout.positions[row];
-    for (int64_t head = 0; head < args.pages.kv_heads; ++head) {
-      for (int64_t d = 0; d < args.pages.head_dim; ++d) {
-        const int64_t from = row * args.stride + head * args.pages.head_dim + d;
-        KeyAt(args.pages, table, head, position, d).Write(args.k[from]);
-        ValueAt(args.pages, table, head, position, d).Write(args.v[from]);
-      }
+    for (int64_t h = 0; h < args.pages.kv_heads; ++h) {
+      const PageHead head = HeadOf(args.pages, args.layout.block_tables[seq], h, position);
+      const int64_t from = row * args.stride + h * head_dim;
+      StoreToken(head, KeyPlace(position), args.k + from);
+      StoreToken(head, ValuePlace(position, head_dim), args.v + from);
     }
   });
 }
@@ -249,28 +310,32 @@ void Attention(const AttentionArgs& args) {
   ForEachRow(args.layout, [&](int32_t seq, int64_t row) {
     const int32_t* table = args.layout.block_tables[seq];
     const int64_t length = args.layout.positions[row] + 1;
-    for (int32_t head = 0; head < args.heads; ++head) {
-      const int64_t kv_head = args.kv_head_of[head];
-      const float* q = args.q + row * args.q_stride + head * head_dim;
+    for (int32_t h = 0; h < args.heads; ++h) {
+      const auto head_at = [&](int64_t p) {
+        return HeadOf(args.pages, table, args.kv_head_of[h], p);
+      };
+      const float* q = args.q + row * args.q_stride + h * head_dim;
       std::vector<double> weights(length, 0.0);
       for (int64_t p = 0; p < length; ++p) {
+        const std::vector<double> key = LoadToken(head_at(p), KeyPlace(p));
         for (int64_t d = 0; d < head_dim; ++d) {
-          weights[p] += double{q[d]} * KeyAt(args.pages, table, kv_head, p, d).Read();
+          weights[p] += q[d] * key[d];
         }
         weights[p] *= args.scale;
       }
       const double max = *std::max_element(weights.begin(), weights.end());
       double sum = 0;
-      for (double& weight : weights) {
-        weight = std::exp(weight - max);
+      std::vector<double> result(head_dim, 0.0);
+      for (int64_t p = 0; p < length; ++p) {
+        const double weight = std::exp(weights[p] - max);
+        const std::vector<double> value = LoadToken(head_at(p), ValuePlace(p, head_dim));
         sum += weight;
+        for (int64_t d = 0; d < head_dim; ++d) {
+          result[d] += weight * value[d];
+        }
       }
       for (int64_t d = 0; d < head_dim; ++d) {
-        double value = 0;
-        for (int64_t p = 0; p < length; ++p) {
-          value += weights[p] * ValueAt(args.pages, table, kv_head, p, d).Read();
-        }
-        args.out[row * args.out_stride + head * head_dim + d] = static_cast<float>(value / sum);
+        args.out[row * args.out_stride + h * head_dim + d] = static_cast<float>(result[d] / sum);
       }
     }
   });

@@ -2,10 +2,13 @@
 #include <limits>
 #include <numeric>
 
+#include "kernels/quant/kv_type.h"
 #include "tests/kernels/kernel_fixture.h"
 
 namespace shoal::kernels {
 namespace {
+
+constexpr KvType kKvTypes[] = {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8};
 
 struct Sequence {
   int64_t cached = 0;  // tokens whose K and V are in the pages already
@@ -113,11 +116,12 @@ class AttentionStep {
   }
 
   void Store(Backend& backend) {
-    const int64_t elements =
-        int64_t{num_pages_} * shape_.kv_heads * 2 * kPageTokens * shape_.head_dim;
-    memory_.assign(elements, std::numeric_limits<float>::quiet_NaN());
-    if (shape_.type == KvType::kF16) {
-      std::fill_n(reinterpret_cast<uint16_t*>(memory_.data()), 2 * elements, 0x7e00);
+    // 0x7fff7fff: NaN in f32, in both halves f16 and bf16, and as a scale of int8.
+    const uint32_t poison = 0x7fff7fff;
+    const int64_t bytes = num_pages_ * KvPageBytes(shape_.type, shape_.kv_heads, shape_.head_dim);
+    memory_.resize(bytes / sizeof(float));
+    for (float& word : memory_) {
+      std::memcpy(&word, &poison, sizeof(word));
     }
     Rows rows(sequences_, tables_, /*all=*/true);
     backend.KvStore({.k = k_.data(),
@@ -160,14 +164,33 @@ const std::vector<Sequence>& Borders() {
 
 void ExpectAttentionAgrees(Shape shape, const std::vector<Sequence>& sequences) {
   SCOPED_TRACE(testing::Message() << shape.heads << " heads, " << shape.kv_heads << " KV heads of "
-                                  << shape.head_dim);
+                                  << shape.head_dim << ", " << KvTypeName(shape.type));
   AttentionStep step(shape, sequences, shape.heads * 1000 + shape.head_dim);
   ExpectBackendsAgree([&](Backend& backend) { return step.Run(backend); },
                       {.absolute = 2e-6, .relative = 2e-6});
 }
 
 TEST(AttentionTest, AgreesWithReferenceAcrossPageTileAndSegmentBorders) {
-  ExpectAttentionAgrees({.heads = 3, .kv_heads = 1, .head_dim = 64}, Borders());
+  for (const KvType type : kKvTypes) {
+    ASSERT_NO_FATAL_FAILURE(ExpectAttentionAgrees(
+        {.heads = 3, .kv_heads = 1, .head_dim = 64, .type = type}, Borders()));
+  }
+}
+
+// Few items and long contexts: items are cut by segments, which threads then join.
+TEST(AttentionTest, LongContextsCutAmongThreadsGiveTheSameBits) {
+  for (const KvType type : {KvType::kF16, KvType::kInt8}) {
+    // All rows of the last sequence end in different segments but one.
+    for (const std::vector<Sequence>& sequences :
+         {std::vector<Sequence>{{2600, 1}}, {{4095, 1}, {40, 1}}, {{1500, 3}, {0, 2}}}) {
+      ASSERT_NO_FATAL_FAILURE(ExpectAttentionAgrees(
+          {.heads = 8, .kv_heads = 2, .head_dim = 32, .type = type}, sequences));
+      ASSERT_NO_FATAL_FAILURE(ExpectAttentionAgrees(
+          {.heads = 1, .kv_heads = 1, .head_dim = 32, .type = type}, sequences));
+    }
+  }
+  // Rows of one item on both sides of a border between segments.
+  ExpectAttentionAgrees({.heads = 2, .kv_heads = 1, .head_dim = 16}, {{2044, 8}});
 }
 
 TEST(AttentionTest, AgreesWithReferenceForEveryHeadSizeAndGrouping) {
@@ -185,7 +208,7 @@ TEST(AttentionTest, AgreesWithReferenceForEveryHeadSizeAndGrouping) {
                         {40, 4},
                         {8, 8},
                         {256, 1}}) {
-    for (const KvType type : {KvType::kF16, KvType::kF32}) {
+    for (const KvType type : kKvTypes) {
       ASSERT_NO_FATAL_FAILURE(ExpectAttentionAgrees(
           {.heads = 2 * h.group, .kv_heads = 2, .head_dim = h.head_dim, .type = type}, sequences));
     }
@@ -197,8 +220,8 @@ TEST(AttentionTest, MoreHeadsOfAGroupThanAnItemHoldsAreSplit) {
 }
 
 // The same bits whatever else is in the step and however the prompt was cut.
-TEST(AttentionTest, RowsDoNotDependOnEachOther) {
-  AttentionStep step({.heads = 4, .kv_heads = 2, .head_dim = 48}, Borders(), 5);
+void ExpectRowsAreIndependent(KvType type) {
+  AttentionStep step({.heads = 4, .kv_heads = 2, .head_dim = 48, .type = type}, Borders(), 5);
   for (const NamedBackend& cpu : CpuBackends()) {
     const std::vector<float> together = step.Run(*cpu.backend);
     int64_t at = 0;
@@ -209,9 +232,15 @@ TEST(AttentionTest, RowsDoNotDependOnEachOther) {
         ASSERT_EQ(std::memcmp(alone.data(), together.data() + at * step.width(),
                               alone.size() * sizeof(float)),
                   0)
-            << cpu.name << ": sequence " << seq << " row " << row;
+            << cpu.name << ": sequence " << seq << " row " << row << ", " << KvTypeName(type);
       }
     }
+  }
+}
+
+TEST(AttentionTest, RowsDoNotDependOnEachOther) {
+  for (const KvType type : kKvTypes) {
+    ASSERT_NO_FATAL_FAILURE(ExpectRowsAreIndependent(type));
   }
 }
 
@@ -262,13 +291,15 @@ TEST(AttentionTest, LargeScoresDoNotOverflow) {
 }
 
 TEST(KvStoreTest, WritesTheSameBytesOnEveryBackend) {
-  for (const KvType type : {KvType::kF16, KvType::kF32}) {
+  for (const KvType type : kKvTypes) {
     for (const int32_t head_dim : {8, 40, 64}) {
       const int64_t stride = 2 * head_dim + 3;
       Random random(head_dim);
       std::vector<float> k = random.Floats(20 * stride, 3), v = random.Floats(20 * stride, 3);
-      k[0] = 1e-6f;  // subnormal in f16
-      k[1] = 1e6f;   // too large for it
+      k[0] = 1e-6f;                               // subnormal in f16
+      k[1] = 1e6f;                                // too large for it
+      k[2] = 1.00390625f;                         // halfway between two bf16: to the even one
+      std::fill_n(&v[stride], head_dim, 1e-31f);  // a scale of 0 in int8
       const std::vector<int32_t> begin = {0, 7, 20};
       std::vector<int32_t> positions;
       for (int p = 30; p < 37; ++p) positions.push_back(p);
@@ -277,7 +308,7 @@ TEST(KvStoreTest, WritesTheSameBytesOnEveryBackend) {
       const int32_t* tables[] = {first, second};
       ExpectBackendsAgree(
           [&](Backend& backend) {
-            std::vector<float> memory(6 * 2 * 2 * 16 * head_dim, 1.0f);
+            std::vector<float> memory(6 * KvPageBytes(type, 2, head_dim) / 4, 1.0f);
             backend.KvStore({.k = k.data(),
                              .v = v.data(),
                              .stride = stride,
@@ -298,6 +329,57 @@ TEST(KvStoreTest, WritesTheSameBytesOnEveryBackend) {
           {});
     }
   }
+}
+
+// What int8 cannot hold must not become a number.
+TEST(KvStoreTest, ValuesThatAreNotFiniteStaySo) {
+  constexpr int32_t kHeadDim = 24;
+  const float infinity = std::numeric_limits<float>::infinity();
+  const int32_t begin[] = {0, 2}, positions[] = {0, 1}, table[] = {0}, kv_head_of[] = {0};
+  const int32_t* tables[] = {table};
+  for (const float bad : {infinity, -infinity, std::numeric_limits<float>::quiet_NaN()}) {
+    for (const KvType type : kKvTypes) {
+      for (const NamedBackend& cpu : CpuBackends()) {
+        std::vector<float> k(2 * kHeadDim, 1.0f), v(k), q(k), out(k);
+        v[kHeadDim + 5] = bad;
+        std::vector<float> memory(KvPageBytes(type, 1, kHeadDim) / 4);
+        const KvPages pages{.base = memory.data(),
+                            .type = type,
+                            .num_pages = 1,
+                            .kv_heads = 1,
+                            .head_dim = kHeadDim};
+        const StepLayout layout{.rows = 2,
+                                .num_seqs = 1,
+                                .seq_row_begin = begin,
+                                .positions = positions,
+                                .block_tables = tables};
+        cpu.backend->KvStore(
+            {.k = k.data(), .v = v.data(), .stride = kHeadDim, .layout = layout, .pages = pages});
+        cpu.backend->Attention({.q = q.data(),
+                                .q_stride = kHeadDim,
+                                .heads = 1,
+                                .kv_head_of = kv_head_of,
+                                .scale = 1.0f,
+                                .layout = layout,
+                                .pages = pages,
+                                .out = out.data(),
+                                .out_stride = kHeadDim});
+        EXPECT_TRUE(std::isfinite(out[5])) << cpu.name << ", " << KvTypeName(type);
+        EXPECT_FALSE(std::isfinite(out[kHeadDim + 5])) << cpu.name << ", " << KvTypeName(type);
+      }
+    }
+  }
+}
+
+TEST(KvTypeTest, NamesAreParsedAndOthersRefused) {
+  for (const KvType type : kKvTypes) {
+    const auto parsed = ParseKvType(KvTypeName(type));
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(*parsed, type);
+  }
+  EXPECT_THAT(
+      std::string(ParseKvType("int4").status().message()),
+      testing::AllOf(testing::HasSubstr("\"int4\""), testing::HasSubstr("f16, bf16, int8 or f32")));
 }
 
 TEST(RopeTest, AgreesWithReferenceInBothStyles) {

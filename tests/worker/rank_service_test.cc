@@ -380,7 +380,8 @@ TEST_F(RankServiceTest, LoadingRefusesWhatItCannotServe) {
   }
   const grpc::Status status = reader->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(status.error_message(), HasSubstr("int3"));
+  EXPECT_THAT(status.error_message(), HasSubstr("\"int3\" is not served"));
+  EXPECT_THAT(status.error_message(), HasSubstr("f16, bf16, int8 or f32"));
 }
 
 }  // namespace

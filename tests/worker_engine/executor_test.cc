@@ -154,7 +154,7 @@ TEST(ExecutorTest, ChunksOfAPromptDoNotChangeABit) {
   for (const TinyModel& tiny : Variants()) {
     const auto file = MakeTinyFile(tiny);
     const std::vector<int32_t> tokens = RandomTokens(70, tiny.vocab, 9);
-    for (const KvType kv_type : {KvType::kF16, KvType::kF32}) {
+    for (const KvType kv_type : {KvType::kF16, KvType::kBf16, KvType::kInt8, KvType::kF32}) {
       const auto whole =
           EngineHarness(*file, SmallOptions(1, kv_type), Cpu()).FeedInChunks(0, tokens, 70);
       for (const int chunk : {1, 7, 16}) {
@@ -372,10 +372,12 @@ TEST(ExecutorTest, ReportsProgressUpToTheWholeAndNamesItsNumerics) {
   EXPECT_EQ(last, whole);
   EXPECT_GT(whole, 0);
   EXPECT_NE((*model)->numerics_id().find("/graph1/kv-f16"), std::string::npos);
-  options.kv_type = KvType::kF32;
-  auto other = RankModel::Load(*file, options, Cpu()(), nullptr);
-  ASSERT_TRUE(other.ok()) << other.status();
-  EXPECT_NE((*other)->numerics_id(), (*model)->numerics_id());
+  for (const KvType kv_type : {KvType::kBf16, KvType::kInt8, KvType::kF32}) {
+    options.kv_type = kv_type;
+    auto other = RankModel::Load(*file, options, Cpu()(), nullptr);
+    ASSERT_TRUE(other.ok()) << other.status();
+    EXPECT_NE((*other)->numerics_id(), (*model)->numerics_id());
+  }
 }
 
 TEST(ExecutorTest, MemoryPlanForetellsWhatIsAllocated) {

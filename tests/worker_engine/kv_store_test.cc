@@ -22,6 +22,9 @@ TEST(KvStoreTest, CountsBytesOfBlocks) {
   KvShape f32 = kShape;
   f32.type = kernels::KvType::kF32;
   EXPECT_EQ(f32.BlockBytes(), 2 * kShape.BlockBytes());
+  KvShape int8 = kShape;
+  int8.type = kernels::KvType::kInt8;
+  EXPECT_EQ(int8.PageBytes(), kShape.PageBytes() / 2 + 2 * 2 * 16 * 4) << "scales of K and V";
   EXPECT_EQ(kShape.BlocksThatFit(10 * kShape.BlockBytes() + 1), 10);
   EXPECT_EQ(kShape.BlocksThatFit(kShape.BlockBytes() - 1), 0);
 }

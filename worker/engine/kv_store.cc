@@ -6,13 +6,11 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "kernels/quant/kv_type.h"
 
 namespace shoal::worker {
 
-int64_t KvShape::PageBytes() const {
-  const int64_t element = type == kernels::KvType::kF16 ? 2 : 4;
-  return kv_heads * 2 * kernels::kPageTokens * head_dim * element;
-}
+int64_t KvShape::PageBytes() const { return kernels::KvPageBytes(type, kv_heads, head_dim); }
 
 int64_t KvShape::BlockBytes() const { return num_layers * PageBytes(); }
 

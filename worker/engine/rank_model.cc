@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/quant/kv_type.h"
 #include "model/graph/builder.h"
 #include "model/graph/lower.h"
 #include "model/graph/passes.h"
@@ -134,9 +135,8 @@ absl::StatusOr<std::unique_ptr<RankModel>> RankModel::Load(
   model->backend_ = std::move(backend);
   SHOAL_ASSIGN_OR_RETURN(model->vocab_shard_begins_,
                          VocabShardBegins(model->config_.vocab, model->options_.tp));
-  model->numerics_id_ =
-      absl::StrCat(model->backend_->numerics_id(), "/graph", kGraphRevision,
-                   blueprint.kv_shape.type == kernels::KvType::kF16 ? "/kv-f16" : "/kv-f32");
+  model->numerics_id_ = absl::StrCat(model->backend_->numerics_id(), "/graph", kGraphRevision,
+                                     "/kv-", kernels::KvTypeName(blueprint.kv_shape.type));
   SHOAL_ASSIGN_OR_RETURN(
       model->executor_,
       Executor::Create(blueprint.weights, std::move(blueprint.program), model->backend_.get(),

@@ -131,7 +131,3 @@ inline void Deinterleave(const float* p, Vec* even, Vec* odd) {
   Deinterleave8(p, &even->low, &odd->low);
   Deinterleave8(p + 16, &even->high, &odd->high);
 }
-
-// Attention: query vectors and pages whose scores are formed together (8 of 16 registers).
-inline constexpr int kScoreRows = 2;
-inline constexpr int kScorePages = 2;

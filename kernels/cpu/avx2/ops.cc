@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/cpu/isa_table.h"
@@ -22,12 +23,15 @@ namespace {
 #include "kernels/cpu/exp.inc.h"
 #include "kernels/cpu/rows.inc.h"
 #include "kernels/cpu/elementwise.inc.h"
+#include "kernels/cpu/avx2/kv.inc.h"
+#include "kernels/cpu/kv_pages.inc.h"
+#include "kernels/cpu/attention_tile.inc.h"
 #include "kernels/cpu/attention.inc.h"
 // clang-format on
 
 }  // namespace
 
-const cpu::IsaTable kTable = {"cpu-avx2", RmsNorm, Quantize,  MatMul, JoinAdd,
-                              Rope,       KvStore, Attention, SwiGlu};
+const cpu::IsaTable kTable = {"cpu-avx2", RmsNorm, Quantize,  MatMul,        JoinAdd,
+                              Rope,       KvStore, Attention, JoinAttention, SwiGlu};
 
 }  // namespace shoal::kernels::avx2

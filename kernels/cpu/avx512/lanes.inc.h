@@ -87,7 +87,3 @@ inline void Deinterleave(const float* p, Vec* even, Vec* odd) {
   *even = _mm512_permutex2var_ps(low, index, high);
   *odd = _mm512_permutex2var_ps(low, _mm512_add_epi32(index, _mm512_set1_epi32(1)), high);
 }
-
-// Attention: query vectors and pages whose scores are formed together (16 accumulators).
-inline constexpr int kScoreRows = 4;
-inline constexpr int kScorePages = 4;

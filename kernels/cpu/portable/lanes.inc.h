@@ -156,7 +156,3 @@ inline void Deinterleave(const float* p, Vec* even, Vec* odd) {
   *even = Map([&](int i) { return p[2 * i]; });
   *odd = Map([&](int i) { return p[2 * i + 1]; });
 }
-
-// Attention: query vectors and pages whose scores are formed together.
-inline constexpr int kScoreRows = 2;
-inline constexpr int kScorePages = 2;

@@ -3,6 +3,7 @@
 #include "kernels/ops.h"
 
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/cpu/isa_table.h"
@@ -20,12 +21,15 @@ namespace {
 #include "kernels/cpu/exp.inc.h"
 #include "kernels/cpu/rows.inc.h"
 #include "kernels/cpu/elementwise.inc.h"
+#include "kernels/cpu/portable/kv.inc.h"
+#include "kernels/cpu/kv_pages.inc.h"
+#include "kernels/cpu/attention_tile.inc.h"
 #include "kernels/cpu/attention.inc.h"
 // clang-format on
 
 }  // namespace
 
-const cpu::IsaTable kTable = {"cpu-portable", RmsNorm, Quantize,  MatMul, JoinAdd,
-                              Rope,           KvStore, Attention, SwiGlu};
+const cpu::IsaTable kTable = {"cpu-portable", RmsNorm, Quantize,  MatMul,        JoinAdd,
+                              Rope,           KvStore, Attention, JoinAttention, SwiGlu};
 
 }  // namespace shoal::kernels::portable
