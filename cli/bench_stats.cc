@@ -74,10 +74,12 @@ std::string BenchReport::ToTable() const {
   for (const auto& [code, count] : errors) totals.AddRow({"  " + code, absl::StrCat(count)});
   totals.AddRow({"requests/s", absl::StrFormat("%.2f", requests_per_s())});
   totals.AddRow({"output tokens/s", absl::StrFormat("%.1f", output_tokens_per_s())});
-  totals.AddRow({"all tokens/s", absl::StrFormat("%.1f", total_tokens_per_s())});
+  totals.AddRow({"computed tokens/s",
+                 absl::StrFormat("%.1f (prompts too, cache hits not)", computed_tokens_per_s())});
   totals.AddRow({"tokens", absl::StrFormat("%d prompt, %d of them cached, %d output", prompt_tokens,
                                            cached_tokens, output_tokens)});
   totals.AddRow({"client CPU", absl::StrFormat("%.2f s", client_cpu_s)});
+  totals.AddRow({"seed", absl::StrCat(seed)});
   Table times({"MILLISECONDS", "MEAN", "P50", "P95", "P99", "MAX"});
   const auto add = [&](const std::string& name, const Distribution& d) {
     times.AddRow({name, absl::StrFormat("%.2f", d.mean), absl::StrFormat("%.2f", d.p50),
@@ -96,13 +98,13 @@ std::string BenchReport::ToJson() const {
   });
   return absl::StrFormat(
       "{\n"
-      "  \"succeeded\": %d,\n  \"errors\": {%s},\n  \"wall_s\": %.6f,\n"
+      "  \"seed\": %d,\n  \"succeeded\": %d,\n  \"errors\": {%s},\n  \"wall_s\": %.6f,\n"
       "  \"client_cpu_s\": %.6f,\n  \"prompt_tokens\": %d,\n  \"cached_tokens\": %d,\n"
       "  \"output_tokens\": %d,\n  \"requests_per_s\": %.3f,\n  \"output_tokens_per_s\": %.3f,\n"
-      "  \"total_tokens_per_s\": %.3f,\n  \"time_to_first_token_ms\": %s,\n"
+      "  \"computed_tokens_per_s\": %.3f,\n  \"time_to_first_token_ms\": %s,\n"
       "  \"token_gap_ms\": %s,\n  \"end_to_end_ms\": %s\n}\n",
-      num_succeeded, codes, wall_s, client_cpu_s, prompt_tokens, cached_tokens, output_tokens,
-      requests_per_s(), output_tokens_per_s(), total_tokens_per_s(),
+      seed, num_succeeded, codes, wall_s, client_cpu_s, prompt_tokens, cached_tokens, output_tokens,
+      requests_per_s(), output_tokens_per_s(), computed_tokens_per_s(),
       DistributionJson(time_to_first_token), DistributionJson(token_gap),
       DistributionJson(end_to_end));
 }

@@ -33,6 +33,7 @@ struct Distribution {
 Distribution Describe(std::vector<absl::Duration> values);
 
 struct BenchReport {
+  uint64_t seed = 0;  // of the load
   uint64_t num_succeeded = 0;
   std::map<std::string, uint64_t> errors;  // by code
   double wall_s = 0;
@@ -46,8 +47,9 @@ struct BenchReport {
 
   double requests_per_s() const { return wall_s > 0 ? num_succeeded / wall_s : 0; }
   double output_tokens_per_s() const { return wall_s > 0 ? output_tokens / wall_s : 0; }
-  double total_tokens_per_s() const {
-    return wall_s > 0 ? (prompt_tokens + output_tokens) / wall_s : 0;
+  // Cache hits left out.
+  double computed_tokens_per_s() const {
+    return wall_s > 0 ? (prompt_tokens - cached_tokens + output_tokens) / wall_s : 0;
   }
 
   std::string ToTable() const;

@@ -19,8 +19,8 @@ struct Session {
   std::ostream* out;
   std::ostream* err;
   Format format = Format::kTable;
-  std::string server = "127.0.0.1:8500";
-  std::string admin = "127.0.0.1:8501";
+  std::string server = "127.0.0.1:8500";          // as ParseAddress gives it
+  std::string admin = "127.0.0.1:8501";           // likewise
   absl::Duration timeout = absl::ZeroDuration();  // of a call; zero: the command's default
   Interrupt* interrupt = nullptr;                 // null: signals are not looked at (tests)
   bool out_is_terminal = false;
@@ -37,8 +37,12 @@ std::string CodeName(grpc::StatusCode code);
 // Tells the user, and returns the exit code. With JSON the error is on `out` too.
 int ReportError(const Session& session, int exit_code, absl::string_view code,
                 absl::string_view message);
+// What the user asked for makes no sense: kExitUsage.
+int ReportUsage(const Session& session, absl::string_view message);
 int ReportUnreachable(const Session& session, const absl::Status& status);
-int ReportRpc(const Session& session, const grpc::Status& status);
+// Of a call to `address` that had `timeout`, zero if none; what gRPC itself says is said in words.
+int ReportRpc(const Session& session, const grpc::Status& status, absl::string_view address,
+              absl::Duration timeout);
 
 // The context of one call, cancelled by Ctrl-C while this lives.
 class Call {
@@ -50,11 +54,13 @@ class Call {
   Call& operator=(const Call&) = delete;
 
   grpc::ClientContext* context() { return &context_; }
+  absl::Duration timeout() const { return timeout_; }  // zero: none
   // Ends the wait for Ctrl-C. Returns whether it came.
   bool Finish();
 
  private:
   Interrupt* const interrupt_;
+  const absl::Duration timeout_;
   grpc::ClientContext context_;
   bool finished_ = false;
   bool interrupted_ = false;
@@ -75,7 +81,7 @@ int CallUnary(const Session& session, absl::string_view address,
   Call call(session, timeout);
   const grpc::Status status = (stub.get()->*method)(call.context(), request, response);
   if (call.Finish()) return kExitInterrupted;
-  return status.ok() ? kExitOk : ReportRpc(session, status);
+  return status.ok() ? kExitOk : ReportRpc(session, status, address, call.timeout());
 }
 
 }  // namespace shoal::cli

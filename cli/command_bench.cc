@@ -102,7 +102,7 @@ int RunBench(const Session& session, const BenchFlags& flags) {
       session, session.server, &v1::InferenceService::Stub::GetModel, request, &response);
   if (code != kExitOk) return code;
   if (const std::string misfit = FindMisfit(flags, response.model()); !misfit.empty()) {
-    return ReportError(session, kExitUsage, "INVALID_ARGUMENT", misfit);
+    return ReportUsage(session, misfit);
   }
   const auto channel = Connect(session.server);
   if (!channel.ok()) return ReportUnreachable(session, channel.status());
@@ -116,9 +116,15 @@ int RunBench(const Session& session, const BenchFlags& flags) {
                        absl::StrCat("the model has a vocabulary of ", load.vocab_size, " tokens"));
   }
   WarmUp(session, flags, load, stub.get());
-  const BenchReport report = Measure(session, flags, load, stub.get());
+  BenchReport report = Measure(session, flags, load, stub.get());
+  report.seed = load.seed;
   *session.out << (session.format == Format::kJson ? report.ToJson() : report.ToTable())
                << std::flush;
+  if (report.cached_tokens > 0 && load.shared_prefix_tokens == 0 && load.num_distinct == 0) {
+    *session.err << "warning: " << report.cached_tokens << " of " << report.prompt_tokens
+                 << " prompt tokens were in the prefix cache: this load (--seed " << load.seed
+                 << ") ran here before" << std::endl;
+  }
   if (report.errors.empty()) return kExitOk;
   *session.err << "error: " << load.num_requests - report.num_succeeded << " of "
                << load.num_requests << " requests failed" << std::endl;

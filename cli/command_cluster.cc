@@ -6,7 +6,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "shoal/v1/admin.grpc.pb.h"
@@ -74,7 +73,6 @@ void PrintWorkers(const std::vector<v1::Worker>& workers, std::ostream* out) {
     if (worker.state() == v1::WORKER_STATE_LOADING && worker.load_bytes_total() > 0) {
       absl::StrAppend(&state, " ", 100 * worker.load_bytes_done() / worker.load_bytes_total(), "%");
     }
-    if (!worker.state_reason().empty()) absl::StrAppend(&state, ": ", worker.state_reason());
     table.AddRow({worker.worker_id(), absl::StrCat(worker.rank()), state,
                   absl::StrCat(worker.pid()), worker.backend(),
                   FormatBytes(static_cast<double>(worker.weight_bytes())),
@@ -83,6 +81,10 @@ void PrintWorkers(const std::vector<v1::Worker>& workers, std::ostream* out) {
                   worker.address()});
   }
   *out << table.ToString();
+  for (const v1::Worker& worker : workers) {  // too long for a column
+    if (worker.state_reason().empty()) continue;
+    *out << "\nrank " << worker.rank() << ": " << WithoutControls(worker.state_reason()) << "\n";
+  }
 }
 
 }  // namespace
@@ -101,12 +103,12 @@ int RunStatus(const Session& session) {
   std::sort(workers.begin(), workers.end(),
             [](const v1::Worker& a, const v1::Worker& b) { return a.rank() < b.rank(); });
   if (session.format == Format::kJson) {
-    *session.out << "{\"cluster\": " << ToJson(cluster) << ", \"workers\": ["
-                 << absl::StrJoin(workers, ", ",
-                                  [](std::string* out, const v1::Worker& worker) {
-                                    absl::StrAppend(out, ToJson(worker));
-                                  })
-                 << "]}\n";
+    v1::ListWorkersResponse sorted;
+    sorted.mutable_workers()->Assign(workers.begin(), workers.end());
+    // The list's own object has one field, "workers": its braces make room for another.
+    const std::string list_json = ToJson(sorted);
+    *session.out << "{\n \"cluster\": " << NestJson(ToJson(cluster)) << ",\n"
+                 << absl::string_view(list_json).substr(list_json.find('\n') + 1);
   } else {
     PrintCluster(cluster, session.out);
     *session.out << "\n";

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "cli/answer_notes.h"
 #include "cli/exit_code.h"
 #include "shoal/v1/inference.grpc.pb.h"
 
@@ -26,8 +27,11 @@ absl::StatusOr<v1::GenerateRequest> MakeRequest(const GenerateFlags& flags, std:
   if (flags.chat && flags.prompt_ids) {
     return absl::InvalidArgumentError("--prompt-ids cannot go with --chat");
   }
-  std::string prompt = flags.prompt;
-  if (prompt == "-") prompt.assign(std::istreambuf_iterator<char>(*in), {});
+  std::string prompt = absl::StrJoin(flags.words, " ");
+  if (flags.words.empty() || prompt == "-") prompt.assign(std::istreambuf_iterator<char>(*in), {});
+  if (flags.words.empty() && prompt.empty()) {
+    return absl::InvalidArgumentError("PROMPT is missing, and stdin is empty");
+  }
   if (flags.chat) {
     if (!flags.system.empty()) {
       v1::ChatMessage* system = request.mutable_chat()->add_messages();
@@ -46,6 +50,7 @@ absl::StatusOr<v1::GenerateRequest> MakeRequest(const GenerateFlags& flags, std:
   request.set_n(flags.n);
   if (flags.logprobs.has_value()) request.set_top_logprobs(*flags.logprobs);
   request.set_return_token_ids(flags.ids);
+  request.set_echo(flags.echo);
   request.set_request_id(flags.request_id);
   return request;
 }
@@ -87,7 +92,10 @@ class ChoicePrinter {
     } else if (delta.token_ids_size() > 0) {
       text = absl::StrCat(kept.is_empty ? "" : " ", absl::StrJoin(delta.token_ids(), " "));
     }
-    if (!text.empty()) kept.is_empty = false;
+    if (!text.empty()) {
+      kept.is_empty = false;
+      is_empty_ = false;
+    }
     if (flags_.n > 1) {
       kept.text += text;
     } else {
@@ -95,7 +103,9 @@ class ChoicePrinter {
     }
   }
 
-  void Finish() {
+  // `failed`: the call did. What came of its text stays, with its line ended.
+  void Finish(bool failed) {
+    if (failed && is_empty_) return;
     if (flags_.n <= 1) *session_.out << "\n";
     for (const auto& [index, kept] : kept_) {
       if (flags_.n > 1) *session_.out << "--- choice " << index << "\n" << kept.text << "\n";
@@ -113,8 +123,14 @@ class ChoicePrinter {
 
   const Session& session_;
   const GenerateFlags& flags_;
+  bool is_empty_ = true;
   std::map<uint32_t, Kept> kept_;  // by index
 };
+
+// After the text, on stderr.
+void PrintNotes(const Session& session, const GenerateFlags& flags, const AnswerNotes& notes) {
+  *session.err << notes.Cuts() << (flags.sampling.stats ? notes.Stats() : "") << std::flush;
+}
 
 int RunUnary(const Session& session, const GenerateFlags& flags,
              const v1::GenerateRequest& request) {
@@ -123,13 +139,16 @@ int RunUnary(const Session& session, const GenerateFlags& flags,
                                                    &v1::InferenceService::Stub::Generate, request,
                                                    &response, absl::ZeroDuration());
   if (code != kExitOk) return code;
+  AnswerNotes notes(flags.sampling.max_tokens);
+  notes.Add(response);
   if (session.format == Format::kJson) {
     *session.out << ToJson(response) << std::flush;
-    return kExitOk;
+  } else {
+    ChoicePrinter printer(session, flags);
+    for (const v1::Choice& choice : response.choices()) printer.Add(choice);
+    printer.Finish(/*failed=*/false);
   }
-  ChoicePrinter printer(session, flags);
-  for (const v1::Choice& choice : response.choices()) printer.Add(choice);
-  printer.Finish();
+  PrintNotes(session, flags, notes);
   return kExitOk;
 }
 
@@ -142,14 +161,47 @@ int RunStream(const Session& session, const GenerateFlags& flags, v1::GenerateRe
   Call call(session, absl::ZeroDuration());
   const auto reader = stub->GenerateStream(call.context(), stream_request);
   ChoicePrinter printer(session, flags);
+  AnswerNotes notes(flags.sampling.max_tokens);
   v1::GenerateStreamResponse response;
   while (reader->Read(&response)) {
     for (const v1::Choice& delta : response.deltas()) printer.Add(delta);
+    notes.Add(response);
+    if (session.out->bad()) call.context()->TryCancel();  // nobody would see the rest
   }
   const grpc::Status status = reader->Finish();
-  printer.Finish();
+  printer.Finish(!status.ok());
   if (call.Finish()) return kExitInterrupted;
-  return status.ok() ? kExitOk : ReportRpc(session, status);
+  if (session.out->bad()) return kExitRuntime;
+  if (!status.ok()) return ReportRpc(session, status, session.server, call.timeout());
+  PrintNotes(session, flags, notes);
+  return kExitOk;
+}
+
+// "ID:BIAS" into the map.
+absl::Status AddLogitBias(absl::string_view text, v1::SamplingParams* sampling) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(text, absl::MaxSplits(':', 1));
+  uint32_t id = 0;
+  float bias = 0;
+  if (!absl::SimpleAtoi(parts.first, &id) || !absl::SimpleAtof(parts.second, &bias)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--logit-bias ", text, " is not ID:BIAS, as in 42:-100"));
+  }
+  (*sampling->mutable_logit_bias())[id] = bias;
+  return absl::OkStatus();
+}
+
+v1::Priority PriorityOf(absl::string_view name) {
+  if (name == "low") return v1::PRIORITY_LOW;
+  if (name == "high") return v1::PRIORITY_HIGH;
+  return v1::PRIORITY_UNSPECIFIED;
+}
+
+void ApplyStop(const SamplingFlags& flags, v1::StopParams* stop) {
+  if (flags.max_tokens > 0) stop->set_max_tokens(flags.max_tokens);
+  stop->set_min_tokens(flags.min_tokens);
+  for (const std::string& text : flags.stop) stop->add_stop_strings(Unescape(text));
+  stop->set_ignore_eos(flags.ignore_eos);
 }
 
 }  // namespace
@@ -170,12 +222,18 @@ absl::Status ApplySampling(const SamplingFlags& flags, uint32_t n, v1::GenerateR
   if (flags.repetition_penalty.has_value()) {
     sampling->set_repetition_penalty(*flags.repetition_penalty);
   }
+  if (flags.presence_penalty.has_value()) sampling->set_presence_penalty(*flags.presence_penalty);
+  if (flags.frequency_penalty.has_value()) {
+    sampling->set_frequency_penalty(*flags.frequency_penalty);
+  }
+  for (const std::string& bias : flags.logit_bias) {
+    SHOAL_RETURN_IF_ERROR(AddLogitBias(bias, sampling));
+  }
   if (flags.seed.has_value()) sampling->set_seed(*flags.seed);
-  v1::StopParams* stop = request->mutable_stop();
-  if (flags.max_tokens.has_value()) stop->set_max_tokens(*flags.max_tokens);
-  for (const std::string& text : flags.stop) stop->add_stop_strings(text);
-  stop->set_ignore_eos(flags.ignore_eos);
+  ApplyStop(flags, request->mutable_stop());
   request->set_model(flags.model);
+  request->set_priority(PriorityOf(flags.priority));
+  request->set_cache_salt(flags.cache_salt);
   return absl::OkStatus();
 }
 
@@ -195,9 +253,7 @@ absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(absl::string_view text) {
 
 int RunGenerate(const Session& session, const GenerateFlags& flags, std::istream* in) {
   absl::StatusOr<v1::GenerateRequest> request = MakeRequest(flags, in);
-  if (!request.ok()) {
-    return ReportError(session, kExitUsage, "INVALID_ARGUMENT", request.status().message());
-  }
+  if (!request.ok()) return ReportUsage(session, request.status().message());
   if (flags.no_stream || session.format == Format::kJson) return RunUnary(session, flags, *request);
   return RunStream(session, flags, *std::move(request));
 }

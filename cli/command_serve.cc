@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <iostream>
 #include <random>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "cli/cpu_split.h"
 #include "cli/exit_code.h"
 #include "cli/process_loop.h"
@@ -42,6 +44,12 @@ std::string WhyUnreadable(const std::string& path) {
   }
   if (!S_ISREG(info.st_mode)) return absl::StrCat("the model ", path, " is not a file");
   return "";
+}
+
+// "/models/Tiny.Q4_1.gguf" -> "Tiny.Q4_1".
+std::string StemOf(absl::string_view path) {
+  const absl::string_view name = path.substr(path.rfind('/') + 1);
+  return std::string(absl::StripSuffix(name, ".gguf"));
 }
 
 // Abstract unix sockets: nothing is left behind in any folder.
@@ -116,14 +124,21 @@ int RunServe(const ServeFlags& flags) {
                     absl::StrJoin(addresses, ","), "--tensor-parallel-size",
                     absl::StrCat(flags.tp),        "--parent-pid",
                     absl::StrCat(getpid())};
+  if (getenv("SHOAL_MODEL_NAME") == nullptr) {  // of two --model-name the last counts
+    options.router.push_back("--model-name");
+    options.router.push_back(StemOf(flags.model));
+  }
   options.router.insert(options.router.end(), flags.router_args.begin(), flags.router_args.end());
   options.on_ready = [](absl::string_view line) { std::cout << line << std::endl; };
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // the children say errors in their own words
   return ProcessLoop(std::move(options)).Run();
 }
 
-int RunGraph(const std::vector<std::string>& args) {
-  std::vector<std::string> all = {PathOf("shoal-worker"), "graph"};
-  all.insert(all.end(), args.begin(), args.end());
+int RunGraph(const GraphFlags& flags) {
+  std::vector<std::string> all = {
+      PathOf("shoal-worker"),  "graph", flags.model, "--tp", absl::StrCat(flags.tp), "--rank",
+      absl::StrCat(flags.rank)};
+  all.insert(all.end(), flags.args.begin(), flags.args.end());
   std::vector<char*> argv;
   for (const std::string& arg : all) argv.push_back(const_cast<char*>(arg.c_str()));
   argv.push_back(nullptr);

@@ -12,16 +12,24 @@ struct ServeFlags {
   std::string cpus;  // "0-3,8"; empty: those of this process
   std::string isa = "auto";
   bool no_spin = false;
-  std::vector<std::string>
-      router_args;  // "--max-batch-tokens", "512", ...: as shoal-router has them
+  // "--max-batch-tokens", "512", ...: as shoal-router has them.
+  std::vector<std::string> router_args;
+};
+
+struct GraphFlags {
+  std::string model;  // path
+  int tp = 1;
+  int rank = 0;                   // below tp
+  std::vector<std::string> args;  // "--stage", "fused", ...: as `shoal-worker graph` has them
 };
 
 // The router and the ranks of one cluster on this machine, as processes. Prints the router's READY
-// line on stdout and nothing else there. Returns the exit code.
+// line on stdout and nothing else there. Clients know the model by its file's name, without .gguf,
+// unless a flag or the environment names it. Returns the exit code.
 // REQUIRES: no other thread in this process, so nothing of gRPC.
 int RunServe(const ServeFlags& flags);
 
 // Becomes `shoal-worker graph`. Returns only on failure, with the exit code.
-int RunGraph(const std::vector<std::string>& args);
+int RunGraph(const GraphFlags& flags);
 
 }  // namespace shoal::cli

@@ -45,9 +45,7 @@ int RunTokenize(const Session& session, const TokenizeFlags& flags, std::istream
 
 int RunDetokenize(const Session& session, const DetokenizeFlags& flags, std::istream* in) {
   const auto ids = ParseTokenIds(ReadIfDash(absl::StrJoin(flags.ids, " "), in));
-  if (!ids.ok()) {
-    return ReportError(session, kExitUsage, "INVALID_ARGUMENT", ids.status().message());
-  }
+  if (!ids.ok()) return ReportUsage(session, ids.status().message());
   v1::DetokenizeRequest request;
   request.set_model(flags.model);
   request.mutable_ids()->Add(ids->begin(), ids->end());

@@ -3,7 +3,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <iostream>
 #include <thread>
+#include <utility>
 
 #include "glog/logging.h"
 #include "grpcpp/client_context.h"
@@ -41,12 +43,23 @@ bool Interrupt::End() {
   return was_cancelled_;
 }
 
+void Interrupt::BeginPrompt(std::string prompt) {
+  base::MutexLock lock(&mutex_);
+  prompt_ = std::move(prompt);
+}
+
+void Interrupt::EndPrompt() { BeginPrompt(""); }
+
 void Interrupt::Run() {
   const sigset_t signals = WatchedSignals();
   while (true) {
     int signal = 0;
     CHECK_EQ(sigwait(&signals, &signal), 0);
     base::MutexLock lock(&mutex_);
+    if (signal == SIGINT && !prompt_.empty()) {
+      std::cerr << "\n" << prompt_ << std::flush;
+      continue;
+    }
     if (context_ == nullptr || was_cancelled_) _exit(128 + signal);
     was_cancelled_ = true;
     context_->TryCancel();

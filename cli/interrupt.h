@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "base/thread/mutex.h"
 
 namespace grpc {
@@ -23,6 +25,11 @@ class Interrupt {
   // Returns whether a signal came since Begin.
   bool End();
 
+  // Between the two Ctrl-C is a new line: it drops what was typed (the terminal does that) and
+  // writes `prompt` on stderr again.
+  void BeginPrompt(std::string prompt);
+  void EndPrompt();
+
  private:
   Interrupt() = default;
   void Run();
@@ -30,6 +37,7 @@ class Interrupt {
   base::Mutex mutex_;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool was_cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string prompt_ ABSL_GUARDED_BY(mutex_);  // empty: nobody is asked
 };
 
 }  // namespace shoal::cli

@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "base/utf8.h"
 #include "glog/logging.h"
 #include "google/protobuf/struct.pb.h"
@@ -70,6 +71,10 @@ std::string ErrorJson(absl::string_view code, absl::string_view message) {
   return ToJson(object);
 }
 
+std::string NestJson(absl::string_view json) {
+  return absl::StrReplaceAll(absl::StripTrailingAsciiWhitespace(json), {{"\n", "\n "}});
+}
+
 std::string FormatBytes(double bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   size_t unit = 0;
@@ -101,6 +106,10 @@ std::string EscapeBytes(absl::string_view bytes) {
     bytes.remove_prefix(std::max<size_t>(size, 1));
   }
   return text;
+}
+
+std::string Unescape(absl::string_view text) {
+  return absl::StrReplaceAll(text, {{"\\n", "\n"}, {"\\t", "\t"}, {"\\r", "\r"}, {"\\\\", "\\"}});
 }
 
 bool MayColor(int fd) {

@@ -32,6 +32,10 @@ std::string ToJson(const google::protobuf::Message& message);
 // {"error": {"code": "UNAVAILABLE", "message": "..."}}, what `-o json` prints when a call fails.
 std::string ErrorJson(absl::string_view code, absl::string_view message);
 
+// `json` with every line but the first moved right by one, without its last newline: to stand in
+// another object.
+std::string NestJson(absl::string_view json);
+
 // "512 B", "1.5 GiB".
 std::string FormatBytes(double bytes);
 
@@ -40,6 +44,10 @@ std::string WithoutControls(absl::string_view text);
 
 // Text in UTF-8, or with its invalid bytes as \xNN.
 std::string EscapeBytes(absl::string_view bytes);
+
+// `text` with \n, \t, \r and \\ made the characters they stand for, and all else left as it is:
+// what a shell does not do for an argument.
+std::string Unescape(absl::string_view text);
 
 // A terminal, and neither NO_COLOR nor TERM=dumb.
 bool MayColor(int fd);

@@ -55,7 +55,7 @@ class CommandTest : public testing::Test {
 
 GenerateFlags Prompt(std::string prompt) {
   GenerateFlags flags;
-  flags.prompt = std::move(prompt);
+  flags.words = {std::move(prompt)};
   return flags;
 }
 
@@ -73,7 +73,7 @@ TEST_F(CommandTest, GenerateIsGreedyUnlessTold) {
   Generate(Prompt("p"));
   EXPECT_TRUE(request().sampling().has_temperature());
   EXPECT_EQ(request().sampling().temperature(), 0);
-  EXPECT_FALSE(request().stop().has_max_tokens());
+  EXPECT_EQ(request().stop().max_tokens(), 256u) << "a greedy model may repeat itself for ever";
   EXPECT_FALSE(request().has_top_logprobs());
 }
 
@@ -101,20 +101,31 @@ TEST_F(CommandTest, AFlagThatCouldHaveNoEffectIsRefused) {
   GenerateFlags ids = Prompt("1");
   ids.chat = ids.prompt_ids = true;
   EXPECT_EQ(Generate(ids), kExitUsage);
+  GenerateFlags bias = Prompt("p");
+  bias.sampling.logit_bias = {"5"};
+  EXPECT_EQ(Generate(bias), kExitUsage);
+  EXPECT_EQ(Generate(GenerateFlags()), kExitUsage) << "no words, and nothing on stdin";
   EXPECT_THAT(router_.generate_requests(), SizeIs(0));
 }
 
 TEST_F(CommandTest, EveryFlagReachesTheRequest) {
   GenerateFlags flags = Prompt("p");
   flags.sampling.model = "m";
-  flags.sampling.max_tokens = 0;
+  flags.sampling.max_tokens = 17;
+  flags.sampling.min_tokens = 3;
   flags.sampling.temperature = 0.5f;
   flags.sampling.top_p = 0.25f;
   flags.sampling.top_k = -1;
   flags.sampling.min_p = 0.125f;
   flags.sampling.repetition_penalty = 1.5f;
+  flags.sampling.presence_penalty = 0.75f;
+  flags.sampling.frequency_penalty = -1;
+  flags.sampling.logit_bias = {"5:-100", "7:2.5"};
   flags.sampling.seed = ~uint64_t{0};
-  flags.sampling.stop = {"a", "b"};
+  flags.sampling.stop = {"a", "\\n\\t\\\\n\\q"};
+  flags.sampling.priority = "high";
+  flags.sampling.cache_salt = "salt";
+  flags.echo = true;
   flags.sampling.ignore_eos = true;
   flags.logprobs = 0;
   flags.ids = true;
@@ -123,18 +134,106 @@ TEST_F(CommandTest, EveryFlagReachesTheRequest) {
   const v1::GenerateRequest r = request();
   EXPECT_EQ(r.model(), "m");
   EXPECT_TRUE(r.stop().has_max_tokens());
-  EXPECT_EQ(r.stop().max_tokens(), 0u);
+  EXPECT_EQ(r.stop().max_tokens(), 17u);
+  EXPECT_EQ(r.stop().min_tokens(), 3u);
   EXPECT_EQ(r.sampling().temperature(), 0.5f);
   EXPECT_EQ(r.sampling().top_p(), 0.25f);
   EXPECT_EQ(r.sampling().top_k(), -1);
   EXPECT_EQ(r.sampling().min_p(), 0.125f);
   EXPECT_EQ(r.sampling().repetition_penalty(), 1.5f);
   EXPECT_EQ(r.sampling().seed(), ~uint64_t{0});
-  EXPECT_THAT(r.stop().stop_strings(), ElementsAre("a", "b"));
+  EXPECT_EQ(r.sampling().presence_penalty(), 0.75f);
+  EXPECT_EQ(r.sampling().frequency_penalty(), -1);
+  EXPECT_EQ(r.sampling().logit_bias().at(5), -100);
+  EXPECT_EQ(r.sampling().logit_bias().at(7), 2.5f);
+  EXPECT_EQ(r.priority(), v1::PRIORITY_HIGH);
+  EXPECT_EQ(r.cache_salt(), "salt");
+  EXPECT_TRUE(r.echo());
+  EXPECT_THAT(r.stop().stop_strings(), ElementsAre("a", "\n\t\\n\\q"));
   EXPECT_TRUE(r.stop().ignore_eos());
   EXPECT_TRUE(r.has_top_logprobs());
   EXPECT_TRUE(r.return_token_ids());
   EXPECT_EQ(r.request_id(), "r");
+}
+
+TEST_F(CommandTest, ZeroMaxTokensIsToTheEndOfTheContext) {
+  GenerateFlags flags = Prompt("p");
+  flags.sampling.max_tokens = 0;
+  EXPECT_EQ(Generate(flags), kExitOk);
+  EXPECT_FALSE(request().stop().has_max_tokens());
+}
+
+TEST_F(CommandTest, WordsAreJoinedAndNoneReadStdin) {
+  GenerateFlags flags;
+  flags.words = {"hello", "world"};
+  EXPECT_EQ(Generate(flags), kExitOk);
+  EXPECT_EQ(request().prompt(), "hello world");
+  EXPECT_EQ(Generate(GenerateFlags(), "piped\n"), kExitOk);
+  EXPECT_EQ(request().prompt(), "piped\n");
+}
+
+v1::Usage MakeUsage(uint32_t prompt, uint32_t cached, uint32_t completion) {
+  v1::Usage usage;
+  usage.set_prompt_tokens(prompt);
+  usage.set_cached_prompt_tokens(cached);
+  usage.set_completion_tokens(completion);
+  return usage;
+}
+
+TEST_F(CommandTest, ACutAnswerIsMarkedOnStderr) {
+  router_.SetStream({"a", "b"});
+  GenerateFlags flags = Prompt("p");
+  flags.sampling.max_tokens = 2;
+  router_.SetEnd(v1::FINISH_REASON_LENGTH, MakeUsage(3, 0, 2), {});
+  EXPECT_EQ(Generate(flags), kExitOk);
+  EXPECT_EQ(out(), "ab\n");
+  EXPECT_EQ(err(), "(stopped: --max-tokens 2)\n");
+  err_.str("");
+  flags.sampling.max_tokens = 9;
+  EXPECT_EQ(Generate(flags), kExitOk);
+  EXPECT_EQ(err(), "(stopped: the context is full)\n");
+  err_.str("");
+  router_.SetEnd(v1::FINISH_REASON_STOP_TOKEN, MakeUsage(3, 0, 2), {});
+  EXPECT_EQ(Generate(flags), kExitOk);
+  EXPECT_EQ(err(), "");
+}
+
+TEST_F(CommandTest, StatsAreALineOnStderr) {
+  v1::Timings timings;
+  timings.mutable_time_to_first_token()->set_nanos(250'000'000);
+  timings.mutable_decode()->set_seconds(2);
+  router_.SetStream({"a"});
+  router_.SetEnd(v1::FINISH_REASON_STOP_TOKEN, MakeUsage(12, 8, 41), timings);
+  GenerateFlags flags = Prompt("p");
+  flags.sampling.stats = true;
+  EXPECT_EQ(Generate(flags), kExitOk);
+  EXPECT_EQ(err(),
+            "12 prompt tokens (8 cached), 41 output tokens, 0.250 s to the first, then 20.0 "
+            "tokens/s\n");
+}
+
+TEST_F(CommandTest, AnErrorBeforeAnyTextLeavesStdoutEmpty) {
+  router_.SetStream({}, kUnavailable);
+  EXPECT_EQ(Generate(Prompt("p")), kExitRpcBase + 14);
+  EXPECT_EQ(Chat(ChatFlags(), "one\n"), kExitRpcBase + 14);
+  EXPECT_EQ(out(), "");
+}
+
+TEST_F(CommandTest, WhatGrpcSaysIsSaidInWords) {
+  router_.SetStatus({grpc::StatusCode::UNIMPLEMENTED, ""});
+  EXPECT_EQ(RunModels(session_), kExitRpcBase + 12);
+  EXPECT_THAT(err(), HasSubstr("does not know this call: --server is"));
+  err_.str("");
+  router_.SetStatus({grpc::StatusCode::UNAVAILABLE, "Socket closed"});
+  EXPECT_EQ(RunModels(session_), kExitRpcBase + 14);
+  EXPECT_THAT(err(), HasSubstr("error: UNAVAILABLE: the connection to " + router_.address() +
+                               " broke: the router stopped (Socket closed)"));
+}
+
+TEST_F(CommandTest, AnUnknownHostIsNamed) {
+  session_.server = "nobody.invalid:1";
+  EXPECT_EQ(RunModels(session_), kExitCannotConnect);
+  EXPECT_THAT(err(), HasSubstr("nobody.invalid"));
 }
 
 TEST_F(CommandTest, ADashReadsThePromptFromStdin) {
@@ -158,7 +257,7 @@ TEST_F(CommandTest, PromptIdsAreSentAsTheyAre) {
   flags.prompt_ids = true;
   EXPECT_EQ(Generate(flags), kExitOk);
   EXPECT_THAT(request().token_ids().ids(), ElementsAre(1, 2, 3));
-  flags.prompt = "1,x";
+  flags.words = {"1,x"};
   EXPECT_EQ(Generate(flags), kExitUsage);
   EXPECT_THAT(err(), HasSubstr("\"x\" is no token id"));
 }
@@ -219,7 +318,7 @@ TEST_F(CommandTest, ATimeoutIsTheDeadlineOfTheCall) {
   router_.SetStream({"a"}, grpc::Status::OK, /*hangs=*/true);
   session_.timeout = absl::Milliseconds(50);
   EXPECT_EQ(Generate(Prompt("p")), kExitRpcBase + 4);
-  EXPECT_THAT(err(), StartsWith("error: DEADLINE_EXCEEDED: "));
+  EXPECT_EQ(err(), "error: DEADLINE_EXCEEDED: not done after --timeout 0.05 s\n");
 }
 
 // --- chat
@@ -248,6 +347,52 @@ TEST_F(CommandTest, ChatEndsAtAnErrorUnlessSomebodySitsThere) {
   EXPECT_EQ(Chat(interactive, "one\ntwo\n"), kExitOk);
   ASSERT_THAT(router_.generate_requests(), SizeIs(3));
   EXPECT_THAT(request().chat().messages(), SizeIs(1)) << "a failed turn is forgotten";
+}
+
+TEST_F(CommandTest, ChatSamplesAndEndsUnlessTold) {
+  EXPECT_EQ(Chat(ChatFlags(), "one\n"), kExitOk);
+  EXPECT_EQ(request().sampling().temperature(), 0.7f);
+  EXPECT_EQ(request().sampling().repetition_penalty(), 1.1f);
+  EXPECT_EQ(request().stop().max_tokens(), 1024u);
+  ChatFlags greedy;
+  greedy.sampling.temperature = 0;
+  EXPECT_EQ(Chat(greedy, "one\n"), kExitOk);
+  EXPECT_EQ(request().sampling().temperature(), 0);
+  EXPECT_FALSE(request().sampling().has_repetition_penalty());
+}
+
+std::string Turns(const v1::GenerateRequest& request) {
+  std::string turns;
+  for (const v1::ChatMessage& message : request.chat().messages()) {
+    turns += message.role() + ":" + message.content() + " ";
+  }
+  return turns;
+}
+
+TEST_F(CommandTest, AChatThatOutgrowsTheContextForgetsItsOldestMessages) {
+  router_.SetStream({"A"});
+  router_.SetTokensPerMessage(60);  // of 256, of which 64 are for the answer: three fit
+  ChatFlags flags;
+  flags.system = "s";
+  EXPECT_EQ(Chat(flags, "one\ntwo\nthree\n"), kExitOk);
+  EXPECT_EQ(Turns(request()), "system:s user:three ");
+  EXPECT_THAT(err(), HasSubstr("(the context of 256 tokens is full: the oldest 2 messages are "
+                               "forgotten)\n"));
+  EXPECT_THAT(router_.generate_requests(), SizeIs(3));
+}
+
+TEST_F(CommandTest, APersonMayGiveCommands) {
+  router_.SetStream({"A"});
+  ChatFlags flags;
+  flags.is_interactive = true;
+  EXPECT_EQ(Chat(flags, "one\n/help\n/frob\n/clear\n/usr is a folder?\n/exit\ntwo\n"), kExitOk);
+  EXPECT_THAT(router_.generate_requests(), SizeIs(2));
+  EXPECT_EQ(Turns(request()), "user:/usr is a folder? ");
+  EXPECT_THAT(err(), HasSubstr("tiny, 256 tokens of context"));
+  EXPECT_THAT(err(), HasSubstr("/clear, /reset"));
+  EXPECT_THAT(err(), HasSubstr("There is no command /frob"));
+  EXPECT_EQ(Chat(ChatFlags(), "/exit\n"), kExitOk);
+  EXPECT_EQ(Turns(request()), "user:/exit ") << "a script's line is a message";
 }
 
 // --- tokens
@@ -292,11 +437,24 @@ TEST_F(CommandTest, StatusShowsTheClusterAndWorkersInRankOrder) {
   EXPECT_LT(out().find("rank-0"), out().find("rank-1"));
 }
 
+TEST_F(CommandTest, StatusTellsAReasonBelowTheTable) {
+  v1::Worker worker;
+  worker.set_worker_id("rank-0");
+  worker.set_state(v1::WORKER_STATE_FAILED);
+  worker.set_state_reason(std::string(190, 'x'));
+  router_.SetWorkers({worker});
+  EXPECT_EQ(RunStatus(session_), kExitOk);
+  EXPECT_THAT(out(), HasSubstr("\nrank-0  0     failed  0 "));
+  EXPECT_THAT(out(), HasSubstr("\n\nrank 0: " + std::string(190, 'x') + "\n"));
+}
+
 TEST_F(CommandTest, StatusAsJsonHasBoth) {
   UseJson();
   EXPECT_EQ(RunStatus(session_), kExitOk);
   EXPECT_EQ(json()["cluster"]["ready"], true);
   EXPECT_EQ(json()["workers"][1]["workerId"], "rank-1");
+  EXPECT_THAT(out(), StartsWith("{\n \"cluster\": {\n  \"version\""));
+  EXPECT_THAT(out(), HasSubstr("\n },\n \"workers\": [\n  {\n   \"workerId\""));
 }
 
 TEST_F(CommandTest, PsShowsTheOldestFirst) {
@@ -393,6 +551,23 @@ TEST_F(CommandTest, BenchSendsExactLengthsAndCountsWhatComesBack) {
   EXPECT_EQ(json()["succeeded"], 5);
   EXPECT_EQ(json()["output_tokens"], 15);
   EXPECT_EQ(json()["prompt_tokens"], 15) << "as the router says, 3 each";
+}
+
+TEST_F(CommandTest, BenchWarnsOfALoadThatTheCacheKnows) {
+  router_.SetStream({"a"});
+  router_.SetEnd(v1::FINISH_REASON_LENGTH, MakeUsage(10, 8, 1), {});
+  BenchFlags flags;
+  flags.load.num_requests = 2;
+  flags.load.seed = 77;
+  EXPECT_EQ(RunBench(session_, flags), kExitOk);
+  EXPECT_THAT(err(),
+              HasSubstr("warning: 16 of 20 prompt tokens were in the prefix cache: this load "
+                        "(--seed 77) ran here before"));
+  EXPECT_THAT(out(), HasSubstr("seed"));
+  err_.str("");
+  flags.load.shared_prefix_tokens = 8;  // then hits are what is measured
+  EXPECT_EQ(RunBench(session_, flags), kExitOk);
+  EXPECT_EQ(err(), "");
 }
 
 TEST_F(CommandTest, BenchAtARateSendsAllRequests) {

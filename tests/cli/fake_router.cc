@@ -17,6 +17,7 @@ class FakeRouter::Stream : public grpc::ServerWriteReactor<v1::GenerateStreamRes
     pieces_ = router->pieces_;
     status_ = router->stream_status_;
     hangs_ = router->hangs_;
+    end_ = router->end_;
   }
 
   void Next() {
@@ -28,6 +29,12 @@ class FakeRouter::Stream : public grpc::ServerWriteReactor<v1::GenerateStreamRes
       delta->add_logprobs()->mutable_chosen()->set_token_bytes(pieces_[index_]);
       response_.mutable_usage()->set_prompt_tokens(3);
       ++index_;
+      StartWrite(&response_);
+      return;
+    }
+    if (end_.deltas_size() > 0) {
+      response_.Swap(&end_);
+      end_.Clear();
       StartWrite(&response_);
       return;
     }
@@ -66,6 +73,7 @@ class FakeRouter::Stream : public grpc::ServerWriteReactor<v1::GenerateStreamRes
   std::vector<std::string> pieces_;
   grpc::Status status_;
   bool hangs_ = false;
+  v1::GenerateStreamResponse end_;
   size_t index_ = 0;
   v1::GenerateStreamResponse response_;
   base::Mutex mutex_;
@@ -123,6 +131,15 @@ class FakeRouter::Inference : public v1::InferenceService::CallbackService {
     return Finish(context);
   }
 
+  grpc::ServerUnaryReactor* ApplyChatTemplate(grpc::CallbackServerContext* context,
+                                              const v1::ApplyChatTemplateRequest* request,
+                                              v1::ApplyChatTemplateResponse* response) override {
+    base::MutexLock lock(&router_->mutex_);
+    const uint32_t num_ids = request->chat().messages_size() * router_->tokens_per_message_;
+    for (uint32_t i = 0; i < num_ids; ++i) response->add_ids(i);
+    return Finish(context);
+  }
+
   grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
                                        const v1::ListModelsRequest*,
                                        v1::ListModelsResponse* response) override {
@@ -173,6 +190,11 @@ class FakeRouter::Admin : public v1::AdminService::Service {
 
   grpc::Status ListWorkers(grpc::ServerContext*, const v1::ListWorkersRequest*,
                            v1::ListWorkersResponse* response) override {
+    {
+      base::MutexLock lock(&router_->mutex_);
+      response->mutable_workers()->Assign(router_->workers_.begin(), router_->workers_.end());
+    }
+    if (response->workers_size() > 0) return status();
     for (const uint32_t rank : {1, 0}) {
       v1::Worker* worker = response->add_workers();
       worker->set_worker_id(absl::StrCat("rank-", rank));
@@ -191,6 +213,11 @@ class FakeRouter::Admin : public v1::AdminService::Service {
       request->set_request_id(absl::StrCat("req-", arrival));
       request->mutable_arrive_time()->set_seconds(arrival);
       request->set_queued(arrival == 200);
+    }
+    {
+      base::MutexLock lock(&router_->mutex_);
+      ++router_->num_lists_;
+      router_->changed_.SignalAll();
     }
     return status();
   }
@@ -233,6 +260,24 @@ void FakeRouter::SetStream(std::vector<std::string> pieces, grpc::Status status,
   hangs_ = hangs;
 }
 
+void FakeRouter::SetEnd(v1::FinishReason reason, v1::Usage usage, v1::Timings timings) {
+  base::MutexLock lock(&mutex_);
+  end_.Clear();
+  end_.add_deltas()->set_finish_reason(reason);
+  *end_.mutable_usage() = std::move(usage);
+  *end_.mutable_timings() = std::move(timings);
+}
+
+void FakeRouter::SetTokensPerMessage(uint32_t count) {
+  base::MutexLock lock(&mutex_);
+  tokens_per_message_ = count;
+}
+
+void FakeRouter::SetWorkers(std::vector<v1::Worker> workers) {
+  base::MutexLock lock(&mutex_);
+  workers_ = std::move(workers);
+}
+
 void FakeRouter::SetStatus(grpc::Status status) {
   base::MutexLock lock(&mutex_);
   status_ = std::move(status);
@@ -260,6 +305,11 @@ v1::DetokenizeRequest FakeRouter::detokenize_request() {
 v1::CancelRequestRequest FakeRouter::cancel_request() {
   base::MutexLock lock(&mutex_);
   return cancel_request_;
+}
+
+void FakeRouter::WaitForLists(int count) {
+  base::MutexLock lock(&mutex_);
+  while (num_lists_ < count) changed_.Wait(&mutex_);
 }
 
 void FakeRouter::WaitForStream() {

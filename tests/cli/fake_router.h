@@ -25,6 +25,11 @@ class FakeRouter {
   // until the client cancels.
   void SetStream(std::vector<std::string> pieces, grpc::Status status = grpc::Status::OK,
                  bool hangs = false);
+  // Of the last message of the next streams, whose text they end.
+  void SetEnd(v1::FinishReason reason, v1::Usage usage, v1::Timings timings);
+  // Tokens of a conversation: this many for each of its messages.
+  void SetTokensPerMessage(uint32_t count);
+  void SetWorkers(std::vector<v1::Worker> workers);
   // Of every unary call.
   void SetStatus(grpc::Status status);
   void SetServing(const std::string& service, bool serving);
@@ -34,6 +39,7 @@ class FakeRouter {
   v1::TokenizeRequest tokenize_request();
   v1::DetokenizeRequest detokenize_request();
   v1::CancelRequestRequest cancel_request();
+  void WaitForLists(int count);  // of requests
   // Waits for the first message of a stream to be written, and for a client's cancellation.
   void WaitForStream();
   void WaitForCancel();
@@ -53,6 +59,10 @@ class FakeRouter {
   v1::TokenizeRequest tokenize_request_ ABSL_GUARDED_BY(mutex_);
   v1::DetokenizeRequest detokenize_request_ ABSL_GUARDED_BY(mutex_);
   v1::CancelRequestRequest cancel_request_ ABSL_GUARDED_BY(mutex_);
+  v1::GenerateStreamResponse end_ ABSL_GUARDED_BY(mutex_);  // without deltas: none
+  uint32_t tokens_per_message_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::vector<v1::Worker> workers_ ABSL_GUARDED_BY(mutex_);
+  int num_lists_ ABSL_GUARDED_BY(mutex_) = 0;
   int num_written_ ABSL_GUARDED_BY(mutex_) = 0;
   int num_cancelled_ ABSL_GUARDED_BY(mutex_) = 0;
 

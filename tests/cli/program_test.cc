@@ -61,11 +61,11 @@ class ProgramTest : public testing::Test {
   std::string Path(const std::string& name) const { return folder_ + "/" + name; }
 
   void Start(const std::string& program, std::vector<std::string> args) {
+    const std::string out = stdout_.empty() ? Path("out") : stdout_;
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&files, 1, Path("out").c_str(), O_WRONLY | O_CREAT | O_TRUNC,
-                                     0600);
+    posix_spawn_file_actions_addopen(&files, 0, stdin_.c_str(), O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&files, 1, out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     posix_spawn_file_actions_addopen(&files, 2, Path("err").c_str(), O_WRONLY | O_CREAT | O_TRUNC,
                                      0600);
     args.insert(args.begin(), program);
@@ -93,6 +93,8 @@ class ProgramTest : public testing::Test {
   std::string err() const { return ReadFile(Path("err")); }
 
   std::string folder_;
+  std::string stdin_ = "/dev/null";
+  std::string stdout_;  // a path; empty: out()
   pid_t pid_ = 0;
 };
 
@@ -102,12 +104,20 @@ TEST_F(ProgramTest, WrongUsageIsExitTwoWithTheErrorLast) {
       {"frob"},
       {"--frob"},
       {"generate"},
-      {"generate", "a", "b"},
       {"generate", "--frob", "a"},
       {"generate", "--server", "x", "--server", "y", "a"},
       {"generate", "--max-tokens", "1", "--max-tokens", "2", "a"},
       {"generate", "--max-tokens=", "5"},
       {"generate", "--server=", "a"},
+      {"generate", "--server", "http://localhost:8500", "a"},
+      {"generate", "--server", ":8610", "a"},
+      {"generate", "--server", "localhost:0", "a"},
+      {"generate", "--top-p", "0", "a"},
+      {"generate", "--priority", "urgent", "a"},
+      {"graph", "--tp", "2", "--rank", "2", "/dev/null"},
+      {"graph", "--tp", "9", "/dev/null"},
+      {"help", "frob"},
+      {"ps", "--watch", "0"},
       {"generate", "--server", "", "a"},
       {"generate", "--max-tokens", "-1", "a"},
       {"generate", "--max-tokens", "1.5", "a"},
@@ -136,7 +146,7 @@ TEST_F(ProgramTest, WrongUsageIsExitTwoWithTheErrorLast) {
   for (const std::vector<std::string>& args : wrong) {
     SCOPED_TRACE(testing::PrintToString(args));
     EXPECT_EQ(Run(args), kExitUsage);
-    EXPECT_THAT(LastLine(err()), StartsWith("error: "));
+    EXPECT_THAT(LastLine(err()), AllOf(StartsWith("error: "), Not(HasSubstr("INVALID_ARGUMENT"))));
     EXPECT_EQ(out(), "");
   }
 }
@@ -151,6 +161,12 @@ TEST_F(ProgramTest, HelpAndVersionAreOnStdout) {
     EXPECT_THAT(out(), HasSubstr("Usage: shoalctl "));
     EXPECT_EQ(err(), "");
   }
+  EXPECT_EQ(Run({"help"}), kExitOk);
+  EXPECT_EQ(out(), help) << "the commands, and not the help of help";
+  EXPECT_EQ(Run({"help", "generate"}), kExitOk);
+  EXPECT_THAT(out(), HasSubstr("Usage: shoalctl generate [OPTIONS] [PROMPT...]"));
+  EXPECT_THAT(out(), AllOf(HasSubstr("--top-p >0..1 "), HasSubstr("--max-tokens N=256 "),
+                           HasSubstr("{low,normal,high}"), Not(HasSubstr("UINT"))));
   EXPECT_EQ(Run({"version"}), kExitOk);
   EXPECT_THAT(out(), StartsWith("shoalctl "));
 }
@@ -158,6 +174,135 @@ TEST_F(ProgramTest, HelpAndVersionAreOnStdout) {
 TEST_F(ProgramTest, ADeadRouterIsExitThreeWithTheErrorLast) {
   EXPECT_EQ(Run({"generate", "--server", "127.0.0.1:1", "a"}), kExitCannotConnect);
   EXPECT_THAT(LastLine(err()), HasSubstr("error: UNAVAILABLE: cannot connect to 127.0.0.1:1"));
+}
+
+TEST_F(ProgramTest, AMistypedNameIsToldWithTheNearest) {
+  const auto error_of = [&](std::vector<std::string> args) {
+    EXPECT_EQ(Run(std::move(args)), kExitUsage);
+    return LastLine(err());
+  };
+  EXPECT_THAT(error_of({"generate", "--temprature", "1", "hi"}),
+              HasSubstr("there is no option --temprature: did you mean --temperature?"));
+  EXPECT_THAT(error_of({"generate", "--temprature=1", "hi"}), HasSubstr("--temperature?"));
+  EXPECT_THAT(error_of({"generat"}), HasSubstr("did you mean generate?"));
+  EXPECT_THAT(error_of({"status", "--server", "x"}), HasSubstr("--admin"));
+  EXPECT_THAT(error_of({"models", "--admin", "x"}), HasSubstr("--server"));
+  EXPECT_THAT(error_of({"generate", "--qqqqqqq", "hi"}), Not(HasSubstr("did you mean")));
+  EXPECT_THAT(error_of({}), HasSubstr("a command is missing"));
+  EXPECT_THAT(err(), HasSubstr("  generate ")) << "with the commands";
+}
+
+TEST_F(ProgramTest, WhatCannotBeWrittenIsAnError) {
+  FakeRouter router;
+  router.SetStream({"hello"});
+  stdout_ = "/dev/full";
+  const std::vector<std::vector<std::string>> all = {
+      {"models", "--server", router.address()},
+      {"generate", "--server", router.address(), "a"},
+      {"chat", "--server", router.address()},
+      {"version"},
+      {"--help"},
+      {"completion", "bash"}};
+  std::ofstream(Path("in")) << "hello\n";
+  stdin_ = Path("in");
+  for (const std::vector<std::string>& args : all) {
+    SCOPED_TRACE(args[0]);
+    EXPECT_EQ(Run(args), kExitRuntime);
+    EXPECT_EQ(err(), "error: cannot write to stdout: No space left on device\n");
+  }
+}
+
+TEST_F(ProgramTest, AFullDiskStopsTheGeneration) {
+  FakeRouter router;
+  router.SetStream({"hello"}, grpc::Status::OK, /*hangs=*/true);
+  stdout_ = "/dev/full";
+  EXPECT_EQ(Run({"generate", "--server", router.address(), "a"}), kExitRuntime);
+  router.WaitForCancel();
+}
+
+TEST_F(ProgramTest, WordsAndStdinAreThePrompt) {
+  FakeRouter router;
+  EXPECT_EQ(Run({"generate", "-s", router.address(), "hello", "world"}), kExitOk) << err();
+  EXPECT_EQ(router.generate_requests().back().prompt(), "hello world");
+  std::ofstream(Path("in")) << "piped\n";
+  stdin_ = Path("in");
+  EXPECT_EQ(Run({"generate", "-s", router.address(), "-t", "0.5", "-m", "tiny"}), kExitOk) << err();
+  EXPECT_EQ(router.generate_requests().back().prompt(), "piped\n");
+  EXPECT_EQ(router.generate_requests().back().model(), "tiny");
+}
+
+TEST_F(ProgramTest, AnEmptyTextIsTokenized) {
+  FakeRouter router;
+  EXPECT_EQ(Run({"tokenize", "--server", router.address(), ""}), kExitOk) << err();
+}
+
+TEST_F(ProgramTest, WatchShowsItAgainUntilCtrlC) {
+  FakeRouter router;
+  Start(kProgram, {"ps", "--admin", router.address(), "--watch", "0.01"});
+  router.WaitForLists(3);
+  kill(pid_, SIGINT);
+  EXPECT_EQ(Wait(), kExitInterrupted);
+}
+
+TEST_F(ProgramTest, AFlagGoesBeforeTheEnvironment) {
+  FakeRouter router;
+  router.SetStream({"hello"});
+  setenv("SHOAL_SERVER", "127.0.0.1:1", 1);
+  setenv("SHOAL_ADMIN", "127.0.0.1:1", 1);
+  EXPECT_EQ(Run({"generate", "--server", router.address(), "a"}), kExitOk) << err();
+  EXPECT_EQ(Run({"models", "--server", router.address()}), kExitOk) << err();
+  EXPECT_EQ(Run({"status", "--admin", router.address()}), kExitOk) << err();
+  EXPECT_EQ(Run({"models"}), kExitCannotConnect);
+  EXPECT_EQ(Run({"status"}), kExitCannotConnect);
+  unsetenv("SHOAL_SERVER");
+  unsetenv("SHOAL_ADMIN");
+}
+
+// A terminal that a person sits at.
+class Terminal {
+ public:
+  Terminal() : fd_(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)) {
+    EXPECT_EQ(grantpt(fd_), 0);
+    EXPECT_EQ(unlockpt(fd_), 0);
+  }
+  ~Terminal() { close(fd_); }
+
+  std::string path() const { return ptsname(fd_); }
+  void Type(const std::string& text) {
+    EXPECT_EQ(write(fd_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  }
+
+ private:
+  const int fd_;
+};
+
+TEST_F(ProgramTest, CtrlCAtThePromptOfAChatIsANewLine) {
+  FakeRouter router;
+  router.SetStream({"hello"});
+  Terminal terminal;
+  stdin_ = terminal.path();
+  stdout_ = Path("out");
+  ASSERT_EQ(mkfifo(Path("err").c_str(), 0600), 0);
+  const int err_fd = open(Path("err").c_str(), O_RDWR | O_CLOEXEC);
+  const auto read_until = [&](absl::string_view end) {
+    std::string text;
+    char byte = 0;
+    pollfd fd = {err_fd, POLLIN, 0};
+    while (!absl::EndsWith(text, end) && poll(&fd, 1, 20000) == 1 && read(err_fd, &byte, 1) == 1) {
+      text.push_back(byte);
+    }
+    return text;
+  };
+  Start(kProgram, {"chat", "--server", router.address()});
+  EXPECT_THAT(read_until("> "), HasSubstr("/help"));
+  kill(pid_, SIGINT);
+  EXPECT_EQ(read_until("> "), "\n> ");
+  terminal.Type("hi\n");
+  EXPECT_EQ(read_until("> "), "> ");
+  terminal.Type("/exit\n");
+  EXPECT_EQ(Wait(), kExitOk);
+  close(err_fd);
+  EXPECT_EQ(out(), "hello\n");
 }
 
 TEST_F(ProgramTest, TheServerMayComeFromTheEnvironment) {
@@ -290,8 +435,15 @@ TEST_F(ServeTest, GivesTheChildrenWhatTheyNeed) {
                             HasSubstr("--kv-cache-bytes 2097152"), HasSubstr("--no-prefix-cache"),
                             HasSubstr("--max-batch-seqs 3")));
   EXPECT_THAT(router, Not(HasSubstr("--listen"))) << "the default and the environment are its own";
+  EXPECT_THAT(router, HasSubstr("--model-name model ")) << "the file's name";
   const std::string address = rank.substr(rank.find("unix-abstract:"));
   EXPECT_THAT(router, HasSubstr("," + address.substr(0, address.find(' '))));
+}
+
+TEST_F(ServeTest, AModelsNameMayBeGiven) {
+  Serve({"--model-name", "mine"});
+  WaitForStarts(2);
+  EXPECT_THAT(ReadFile(Path("router.args")), HasSubstr("--model-name model --model-name mine"));
 }
 
 TEST_F(ServeTest, TooManyThreadsDoNotSpin) {
