@@ -212,33 +212,37 @@ absl::Status ParseAttention(const ConfigReader& reader, ModelConfig* config) {
   return absl::OkStatus();
 }
 
-// The vocabulary is what the embedding table holds. A vocab_size key must not contradict it, and
-// the tokenizer must not know ids beyond it: clients could send them. (Fewer are fine: tables are
-// padded.)
+// The vocabulary is what the tokenizer knows, or without one what the embedding table holds. The
+// table may have more rows: such pads are neither looked up nor drawn, as no client could read or
+// send them. Fewer are refused, and a vocab_size key that contradicts the table.
 absl::Status ParseVocabulary(const ConfigReader& reader, ModelConfig* config) {
   SHOAL_ASSIGN_OR_RETURN(const TensorInfo* embedding,
                          reader.file().RequireTensor("token_embd.weight"));
-  config->vocab = embedding->rows();
-  if (config->vocab > ModelConfig::kMaxDimension) {
+  const int64_t rows = embedding->rows();
+  if (rows > ModelConfig::kMaxDimension) {
     return absl::InvalidArgumentError(absl::StrCat(reader.file().name(), ": token_embd.weight has ",
-                                                   config->vocab, " rows; at most ",
+                                                   rows, " rows; at most ",
                                                    ModelConfig::kMaxDimension, " are served"));
   }
+  config->vocab = rows;
   const GgufMetadata* tokens = reader.file().FindMetadata("tokenizer.ggml.tokens");
-  if (tokens != nullptr && tokens->type == GgufType::kArray &&
-      tokens->count > static_cast<uint64_t>(config->vocab)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        reader.file().name(), ": tokenizer.ggml.tokens has ", tokens->count,
-        " tokens but token_embd.weight only ", config->vocab, " rows; convert the model anew"));
+  if (tokens != nullptr && tokens->type == GgufType::kArray) {
+    if (tokens->count < 1 || tokens->count > static_cast<uint64_t>(rows)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(reader.file().name(), ": tokenizer.ggml.tokens has ", tokens->count,
+                       " tokens and token_embd.weight ", rows,
+                       " rows; there must be a token, and a row for each; convert the model anew"));
+    }
+    config->vocab = static_cast<int64_t>(tokens->count);
   }
   if (!reader.Has("vocab_size")) {
     return absl::OkStatus();
   }
   SHOAL_ASSIGN_OR_RETURN(const int64_t size,
                          reader.Dimension("vocab_size", ModelConfig::kMaxDimension));
-  if (size != config->vocab) {
-    return reader.Invalid("vocab_size", absl::StrCat("is ", size, " but token_embd.weight has ",
-                                                     config->vocab, " rows"));
+  if (size != rows) {
+    return reader.Invalid("vocab_size",
+                          absl::StrCat("is ", size, " but token_embd.weight has ", rows, " rows"));
   }
   return absl::OkStatus();
 }

@@ -42,7 +42,7 @@ struct ModelConfig {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
   int64_t ffn = 0;
-  int64_t vocab = 0;
+  int64_t vocab = 0;  // tokens; the rows of the embedding table may be padded to more
   int64_t context_length = 0;
   float rms_eps = 0;
   RopeConfig rope;

@@ -27,7 +27,8 @@ std::string ShapeOf(const ExpectedTensor& expected) {
 
 absl::StatusOr<WeightRef> Resolve(const GgufFile& file, const ExpectedTensor& expected) {
   SHOAL_ASSIGN_OR_RETURN(const TensorInfo* tensor, file.RequireTensor(expected.name));
-  if (tensor->cols() != expected.cols || tensor->rows() != expected.rows) {
+  const bool is_padded = expected.may_be_padded && tensor->rows() > expected.rows;
+  if (tensor->cols() != expected.cols || (tensor->rows() != expected.rows && !is_padded)) {
     return absl::InvalidArgumentError(
         absl::StrCat(file.name(), ": tensor ", expected.name, " has shape ", ShapeOf(*tensor),
                      "; expected ", ShapeOf(expected), " by the file's own configuration"));
@@ -123,6 +124,7 @@ std::vector<ExpectedTensor> ExpectedTensors(const ModelConfig& config) {
     tensors.push_back({std::move(name), rows, cols});
   };
   add("token_embd.weight", config.vocab, config.hidden);
+  tensors.back().may_be_padded = true;
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     const std::string prefix = absl::StrCat("blk.", layer, ".");
     add(prefix + "attn_norm.weight", 1, config.hidden);
@@ -147,6 +149,7 @@ std::vector<ExpectedTensor> ExpectedTensors(const ModelConfig& config) {
   add("output_norm.weight", 1, config.hidden);
   if (!config.tied_head) {
     add("output.weight", config.vocab, config.hidden);
+    tensors.back().may_be_padded = true;
   }
   if (config.rope.has_freq_factors) {
     add("rope_freqs.weight", 1, config.rope.dim / 2);

@@ -35,6 +35,7 @@ struct ExpectedTensor {
   std::string name;
   int64_t rows = 0;
   int64_t cols = 0;
+  bool may_be_padded = false;  // more rows may follow, which are left out
 };
 std::vector<ExpectedTensor> ExpectedTensors(const ModelConfig& config);
 

@@ -140,11 +140,6 @@ TEST(ConfigTest, TakesArraysOfEqualHeadCountsAndLinearScaling) {
   EXPECT_TRUE(ParseEdited({}, SetU32("llama.attention.sliding_window", 2048)).ok());
 }
 
-TEST(ConfigTest, TakesEmbeddingsThatArePaddedBeyondTheTokens) {
-  EXPECT_TRUE(ParseEdited({}, SetTokens(500)).ok());
-  EXPECT_TRUE(ParseEdited({}, SetTokens(520)).ok());
-}
-
 struct Refusal {
   std::string name;
   Edit edit;
@@ -182,7 +177,8 @@ TEST(ConfigTest, RefusesWhatItCannotServeNamingKeyAndValue) {
       {"vocabulary", SetU32("llama.vocab_size", 521), kInvalid,
        "llama.vocab_size is 521 but token_embd.weight has 520"},
       {"more tokens than embeddings", SetTokens(521), kInvalid,
-       "tokenizer.ggml.tokens has 521 tokens but token_embd.weight only 520 rows"},
+       "tokenizer.ggml.tokens has 521 tokens and token_embd.weight 520 rows"},
+      {"no tokens", SetTokens(0), kInvalid, "tokenizer.ggml.tokens has 0 tokens"},
       {"uneven heads", SetHeads({8, 4}), kUnserved, "differs between layers"},
       {"heads for another model", SetHeads({8, 8, 8}), kInvalid, "has 3 values for 2 layers"},
   };
@@ -192,6 +188,15 @@ TEST(ConfigTest, RefusesWhatItCannotServeNamingKeyAndValue) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(refusal.message)) << refusal.name;
     EXPECT_THAT(std::string(status.message()), HasSubstr("tiny.gguf")) << refusal.name;
   }
+}
+
+TEST(ConfigTest, TheVocabularyIsWhatTheTokenizerKnowsAlsoWhereTheTableIsPadded) {
+  const auto padded = ParseEdited({}, SetTokens(300));
+  ASSERT_TRUE(padded.ok()) << padded.status();
+  EXPECT_EQ(padded->vocab, 300);
+  const auto full = ParseEdited({}, SetTokens(520));
+  ASSERT_TRUE(full.ok()) << full.status();
+  EXPECT_EQ(full->vocab, 520);
 }
 
 }  // namespace

@@ -63,6 +63,15 @@ TEST(WeightsTest, FindsEveryTensorOfEveryArchitecture) {
   }
 }
 
+TEST(WeightsTest, LeavesOutTheRowsThatPadTheVocabulary) {
+  const Loaded loaded = LoadEdited({}, [](GgufDocument& document) {
+    document.AddStringArray("tokenizer.ggml.tokens", std::vector<std::string>(300, "t"));
+  });
+  ASSERT_TRUE(loaded.weights.ok()) << loaded.weights.status();
+  EXPECT_EQ(loaded.weights->Get("token_embd.weight").rows, 300);
+  EXPECT_EQ(loaded.weights->Get("output.weight").rows, 300);
+}
+
 TEST(WeightsTest, RefusesAMissingTensorByName) {
   const Loaded loaded = LoadEdited({}, [](GgufDocument& document) {
     std::erase_if(document.tensors,

@@ -80,6 +80,26 @@ std::unique_ptr<model::GgufFile> MakeFileThatOverflowsAtToken9(float gate) {
   return *std::move(file);
 }
 
+// Tables have more rows than there are tokens. What the pads hold must not be drawn: the router
+// could not take such an id back when a client resumes its stream.
+std::unique_ptr<model::GgufFile> MakeFileWithTokens(int count) {
+  model::GgufDocument document = MakeTinyDocument({});
+  for (int column = 0; column < TinyModel{}.hidden; ++column) {
+    SetValue(&document, "output_norm.weight", column, 1.0f);
+  }
+  for (model::GgufDocument::Tensor& tensor : document.tensors) {
+    if (tensor.name != "output.weight") continue;
+    auto* values = reinterpret_cast<float*>(tensor.data.data());
+    for (int i = 300 * TinyModel{}.hidden; i < 520 * TinyModel{}.hidden; ++i) values[i] *= 100;
+  }
+  document.AddStringArray("tokenizer.ggml.tokens", std::vector<std::string>(count, "t"));
+  const std::string bytes = document.Serialize();
+  auto file = model::GgufFile::Parse({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()},
+                                     "padded.gguf");
+  CHECK(file.ok()) << file.status();
+  return *std::move(file);
+}
+
 base::SequenceStart GreedyStart(uint32_t slot) {
   base::SequenceStart start;
   start.slot = slot;
@@ -149,6 +169,27 @@ TEST(RankEngineTest, ASequenceThatOverflowsFailsAndItsNeighboursKeepTheirTokens)
     EXPECT_EQ(outcome.outputs[1].error, "") << gate;
     EXPECT_THAT(outcome.outputs[1].token_ids, ElementsAre(wanted)) << gate;
   }
+}
+
+TEST(RankEngineTest, DrawsOnlyTokensThatTheTokenizerHas) {
+  for (const float temperature : {0.0f, 1.0f}) {
+    base::SequenceStart start = GreedyStart(0);
+    start.sampling.temperature = temperature;
+    start.sampling.top_logprobs = 20;
+    const auto file = MakeFileWithTokens(300);
+    const auto engine = NewEngine(*file);
+    StepOutcome outcome = Execute(engine.get(), PlanFor({start}, {0}));
+    for (int step = 0; step < 8; ++step) {
+      ASSERT_EQ(outcome.outputs[0].error, "");
+      EXPECT_LT(outcome.outputs[0].token_ids.front(), 300u);
+      outcome = Execute(engine.get(), PlanFor({}, {0}));
+    }
+  }
+  // With a token for each row the same logits win from among the last.
+  const auto file = MakeFileWithTokens(520);
+  const auto engine = NewEngine(*file);
+  const StepOutcome outcome = Execute(engine.get(), PlanFor({GreedyStart(0)}, {0}));
+  EXPECT_GE(outcome.outputs[0].token_ids.front(), 300u);
 }
 
 }  // namespace
