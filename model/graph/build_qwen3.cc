@@ -13,14 +13,12 @@ ValueId Attention(Builder& b, ValueId x) {
   return b.MatMul(attended, Role::kAttentionOut, "attn_output.weight");
 }
 
-ValueId FeedForward(Builder& b, ValueId x) { return b.GatedFeedForward(x); }
-
 }  // namespace
 
 // Qwen 3: a norm for each head of q and k before the rotation, and a head size of its own.
 // (Yang et al., Qwen3 Technical Report, 2025.)
 Graph BuildQwen3(const model::ModelConfig& config, const model::Weights& weights) {
-  return BuildPreNormDecoder(config, weights, Attention, FeedForward);
+  return BuildPreNormDecoder(config, weights, Attention);
 }
 
 }  // namespace shoal::graph

@@ -24,9 +24,8 @@ WeightUse WholeMatrix(const model::WeightRef& ref) {
 Graph BuildGraph(const model::ModelConfig& config, const model::Weights& weights) {
   switch (config.architecture) {
     case model::Architecture::kLlama:
-      return BuildLlama(config, weights);
     case model::Architecture::kQwen2:
-      return BuildQwen2(config, weights);
+      return BuildLlama(config, weights);
     case model::Architecture::kQwen3:
       return BuildQwen3(config, weights);
   }
@@ -147,13 +146,13 @@ Graph Builder::Finish(ValueId logits) {
 }
 
 Graph BuildPreNormDecoder(const model::ModelConfig& config, const model::Weights& weights,
-                          Block attention, Block feed_forward) {
+                          Block attention) {
   Builder b(config, weights);
   ValueId x = b.Embed("token_embd.weight");
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     b.set_layer(layer);
     x = b.Add(attention(b, b.RmsNorm(x, "attn_norm.weight")), x);
-    x = b.Add(feed_forward(b, b.RmsNorm(x, "ffn_norm.weight")), x);
+    x = b.Add(b.GatedFeedForward(b.RmsNorm(x, "ffn_norm.weight")), x);
   }
   b.set_layer(-1);
   x = b.RmsNorm(b.GatherOutputRows(x), "output_norm.weight");

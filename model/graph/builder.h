@@ -60,15 +60,14 @@ class Builder {
   Graph graph_;
 };
 
-// A decoder of pre-norm blocks, x += attention(norm(x)), x += feed_forward(norm(x)), with a final
-// norm and a head. `attention` and `feed_forward` write one block down.
+// A decoder of pre-norm blocks, x += attention(norm(x)), x += GatedFeedForward(norm(x)), with a
+// final norm and a head. `attention` writes one block down.
 using Block = ValueId (*)(Builder& b, ValueId x);
 Graph BuildPreNormDecoder(const model::ModelConfig& config, const model::Weights& weights,
-                          Block attention, Block feed_forward);
+                          Block attention);
 
 // The architectures, one file each.
-Graph BuildLlama(const model::ModelConfig& config, const model::Weights& weights);
-Graph BuildQwen2(const model::ModelConfig& config, const model::Weights& weights);
+Graph BuildLlama(const model::ModelConfig& config, const model::Weights& weights);  // and Qwen 2
 Graph BuildQwen3(const model::ModelConfig& config, const model::Weights& weights);
 
 }  // namespace shoal::graph
