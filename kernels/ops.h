@@ -87,6 +87,8 @@ struct PackedWeight;
 struct JoinStep {
   int32_t dst = 0;
   int32_t src = 0;
+
+  bool operator==(const JoinStep&) const = default;
 };
 
 // How a product's K axis is cut (row-parallel products). Leaf i covers columns

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "kernels/ops.h"
 
 namespace shoal::parallel {
 
@@ -28,13 +29,8 @@ struct Subtree {
   bool operator==(const Subtree&) const = default;
 };
 
-// accumulator[dst] += accumulator[src], elementwise; dst < src.
-struct JoinStep {
-  int dst = 0;
-  int src = 0;
-
-  bool operator==(const JoinStep&) const = default;
-};
+// Elementwise; dst < src.
+using kernels::JoinStep;
 
 // The one order in which the partial sums of a row-parallel product are added. K is counted in
 // units (query heads or blocks of 32 columns). The range of units is halved at ceil(n / 2) up to

@@ -26,7 +26,7 @@ FORBIDDEN = {
     "base": r"^(grpc|google/protobuf)",
     "kernels": r"^(grpc|google/protobuf|cuda|nccl|cublas)",
     "parallel": r"^(grpc|google/protobuf|cuda)",
-    "model": r"^(grpc|google/protobuf|sys/socket)",
+    "model": r"^(grpc|google/protobuf|sys/socket|parallel/(?!(topology|shard|join_tree)\.h$))",
     "router/control": r"^(grpc|google/protobuf|thread$|mutex$|chrono$|random$|condition_variable$"
     r"|future$|atomic$|sys/|unistd|base/thread/)",
 }

@@ -41,7 +41,7 @@ kernels::KSplit SplitOf(const parallel::ColumnTree& columns, Range leaves,
   }
   for (const parallel::Subtree& subtree : subtrees) {
     const int first_leaf = static_cast<int>(subtree.leaves.begin - leaves.begin);
-    for (const parallel::JoinStep& step : columns.tree.JoinSteps(subtree)) {
+    for (const kernels::JoinStep& step : columns.tree.JoinSteps(subtree)) {
       split.steps[split.num_steps++] = {first_leaf + step.dst, first_leaf + step.src};
     }
     split.roots[split.num_roots++] = first_leaf;
@@ -62,9 +62,7 @@ RowCut CutColumns(const parallel::ColumnTree& columns, const std::vector<Range>&
     }
     all.insert(all.end(), subtrees.begin(), subtrees.end());
   }
-  for (const parallel::JoinStep& step : columns.tree.JoinStepsBetween(all)) {
-    cut.join.push_back({step.dst, step.src});
-  }
+  cut.join = columns.tree.JoinStepsBetween(all);
   return cut;
 }
 
