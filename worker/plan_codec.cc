@@ -1,12 +1,38 @@
 #include "worker/plan_codec.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 
 namespace shoal::worker {
 namespace {
+
+absl::Status CheckSampling(const base::SamplingParams& params) {
+  const float values[] = {params.temperature,
+                          params.top_p,
+                          params.min_p,
+                          params.repetition_penalty,
+                          params.presence_penalty,
+                          params.frequency_penalty};
+  const bool is_finite = std::all_of(std::begin(values), std::end(values),
+                                     [](float value) { return std::isfinite(value); });
+  if (!is_finite || params.temperature < 0 || params.min_p < 0 || params.top_p <= 0 ||
+      params.repetition_penalty <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("sampling with temperature %g, top_p %g, min_p %g, repetition_penalty %g, "
+                        "presence_penalty %g, frequency_penalty %g",
+                        params.temperature, params.top_p, params.min_p, params.repetition_penalty,
+                        params.presence_penalty, params.frequency_penalty));
+  }
+  for (const auto& [id, value] : params.logit_bias) {
+    if (std::isfinite(value)) continue;
+    return absl::InvalidArgumentError(absl::StrFormat("bias of token %d is %g", id, value));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status DecodeSampling(const v1::Sampling& message, base::SamplingParams* params) {
   params->temperature = message.temperature();
@@ -29,14 +55,7 @@ absl::Status DecodeSampling(const v1::Sampling& message, base::SamplingParams* p
   for (int i = 0; i < message.bias_ids_size(); ++i) {
     params->logit_bias.emplace_back(message.bias_ids(i), message.bias_values(i));
   }
-  // The negated comparisons refuse NaN.
-  if (!(params->temperature >= 0 && std::isfinite(params->temperature)) ||
-      !(params->repetition_penalty > 0) || !(params->top_p > 0) || !(params->min_p >= 0)) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "sampling with temperature %g, repetition_penalty %g, top_p %g, min_p %g",
-        params->temperature, params->repetition_penalty, params->top_p, params->min_p));
-  }
-  return absl::OkStatus();
+  return CheckSampling(*params);
 }
 
 absl::Status DecodeRow(const v1::StepRow& message, base::StepRow* row) {

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -106,9 +107,39 @@ TEST(PlanCodecTest, RefusesWhatNoStructCanHold) {
   refused([](v1::StepPlan* p) { p->mutable_block_moves(0)->clear_kind(); }, "kind 0");
   refused([](v1::StepPlan* p) { p->mutable_starts(0)->mutable_sampling()->add_bias_ids(1); },
           "2 bias ids but 1");
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  refused([&](v1::StepPlan* p) { p->mutable_starts(0)->mutable_sampling()->set_temperature(nan); },
-          "temperature nan");
+}
+
+TEST(PlanCodecTest, RefusesSamplingThatIsNoNumberOrOutOfRange) {
+  using Setter = void (v1::Sampling::*)(float);
+  const struct {
+    const char* name;
+    Setter set;
+    float too_low;  // 0: any number will do
+  } fields[] = {{"temperature", &v1::Sampling::set_temperature, -1},
+                {"top_p", &v1::Sampling::set_top_p, -1},
+                {"min_p", &v1::Sampling::set_min_p, -1},
+                {"repetition_penalty", &v1::Sampling::set_repetition_penalty, -1},
+                {"presence_penalty", &v1::Sampling::set_presence_penalty, 0},
+                {"frequency_penalty", &v1::Sampling::set_frequency_penalty, 0}};
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  base::StepPlan plan;
+  for (const auto& field : fields) {
+    for (const float value : {kNaN, kInfinity, -kInfinity, field.too_low}) {
+      if (value == 0) continue;
+      v1::StepPlan message = FullPlan();
+      (message.mutable_starts(0)->mutable_sampling()->*field.set)(value);
+      const absl::Status status = DecodePlan(message, &plan);
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << field.name << " " << value;
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr(absl::StrFormat("%s %g", field.name, value)));
+    }
+  }
+  for (const float value : {kNaN, -kInfinity}) {
+    v1::StepPlan message = FullPlan();
+    message.mutable_starts(0)->mutable_sampling()->set_bias_values(0, value);
+    EXPECT_THAT(std::string(DecodePlan(message, &plan).message()), HasSubstr("bias of token 8 is"));
+  }
 }
 
 TEST(PlanCodecTest, EveryFieldOfAnOutputArrives) {
