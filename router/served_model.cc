@@ -27,7 +27,6 @@ text::Vocabulary FromProto(const worker::v1::Vocabulary& proto) {
   if (proto.has_add_bos()) vocabulary.add_bos = proto.add_bos();
   if (proto.has_add_eos()) vocabulary.add_eos = proto.add_eos();
   if (proto.has_add_space_prefix()) vocabulary.add_space_prefix = proto.add_space_prefix();
-  if (proto.has_ignore_merges()) vocabulary.ignore_merges = proto.ignore_merges();
   return vocabulary;
 }
 

@@ -16,10 +16,10 @@ namespace shoal::text {
 // (PCRE2 10.42). Immutable, thread-safe.
 class Pretokenizer {
  public:
-  // What a name implies besides its cuts, where the model file is silent.
+  // What a name implies besides its cuts.
   struct Defaults {
-    bool ignore_merges = false;
-    bool add_bos = false;
+    bool ignore_merges = false;  // a word that is a token is taken whole
+    bool add_bos = false;        // where the model file is silent
   };
 
   // `name` is a value of tokenizer.ggml.pre. INVALID_ARGUMENT, with the list of names, for others.

@@ -49,8 +49,7 @@ absl::Status Tokenizer::LoadEncoder(const Vocabulary& vocabulary) {
     SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<Pretokenizer> pretokenizer,
                            Pretokenizer::Create(vocabulary.pre));
     default_add_bos = pretokenizer->defaults().add_bos;
-    const bool ignore_merges =
-        vocabulary.ignore_merges.value_or(pretokenizer->defaults().ignore_merges);
+    const bool ignore_merges = pretokenizer->defaults().ignore_merges;
     bytes_ = BpeTokenBytes(vocabulary);
     SHOAL_ASSIGN_OR_RETURN(encoder_,
                            NewBpeEncoder(vocabulary, std::move(pretokenizer), ignore_merges));

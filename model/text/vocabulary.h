@@ -39,12 +39,10 @@ struct Vocabulary {
   int32_t pad_id = -1;
 
   // Absent: the default of the model and the pre-tokeniser, as llama.cpp has it. llama: BOS and the
-  // space prefix are added. gpt2: no BOS, but llama3's and tekken's relatives add it, and take a
-  // whole word that is a token without looking at the merges.
+  // space prefix are added. gpt2: no BOS, but llama3's and tekken's relatives add it.
   std::optional<bool> add_bos;
   std::optional<bool> add_eos;
   std::optional<bool> add_space_prefix;  // llama only
-  std::optional<bool> ignore_merges;     // gpt2 only
 
   int32_t size() const { return static_cast<int32_t>(tokens.size()); }
   // REQUIRES: 0 <= id < size(), and ValidateVocabulary() is OK.
