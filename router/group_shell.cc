@@ -46,12 +46,13 @@ void GroupShell::Stop() {
 // --- Called by other threads. ---
 
 absl::Status GroupShell::WaitUntilReady(absl::Duration timeout) {
-  const auto end = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(timeout);
+  const auto start = std::chrono::steady_clock::now();
   base::MutexLock lock(&mutex_);
   while (!was_ready_) {
     if (is_wait_over_) return absl::CancelledError("stopped before the worker group was ready");
     if (!start_failure_.ok()) return start_failure_;
-    const absl::Duration left = absl::FromChrono(end - std::chrono::steady_clock::now());
+    const absl::Duration left =
+        timeout - absl::FromChrono(std::chrono::steady_clock::now() - start);
     if (left <= absl::ZeroDuration()) {
       return absl::DeadlineExceededError(absl::StrCat("the worker group was not ready within ",
                                                       absl::FormatDuration(timeout), ": ",

@@ -1,9 +1,9 @@
 // shoal-router: takes the clients' requests and runs them on one group of worker ranks.
 
 #include <signal.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <iostream>
@@ -13,21 +13,22 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "base/protocol_version.h"
+#include "base/thread/signal_watcher.h"
 #include "glog/logging.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "router/group_shell.h"
 #include "router/health.h"
 #include "router/router_server.h"
-#include "router/signal_watcher.h"
 
 namespace shoal::router {
 namespace {
 
 constexpr int kExitUsage = 2;
-constexpr uint32_t kProtocolVersion = 1;
 
 struct Flags {
   std::vector<std::string> workers;
@@ -50,6 +51,17 @@ struct Flags {
   double drain_timeout_s = 30;
   int parent_pid = 0;
 };
+
+// Seconds from `min` to `max`. (CLI::Range lets NaN through: each comparison with it is false.)
+CLI::Validator SecondsIn(double min, double max) {
+  return CLI::Validator(
+      [min, max](const std::string& text) -> std::string {
+        double value = NAN;
+        if (absl::SimpleAtod(text, &value) && value >= min && value <= max) return "";
+        return absl::StrCat("is ", text, ", not a number of seconds from ", min, " to ", max);
+      },
+      "");
+}
 
 void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--workers", flags->workers,
@@ -108,17 +120,17 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_flag("--take-over", flags->take_over, "take ranks that another router is using");
   app->add_option("--startup-timeout", flags->startup_timeout_s,
                   "seconds until the ranks are ready")
-      ->check(CLI::Range(0.001, 1e6))
+      ->check(SecondsIn(0.001, 1e6))
       ->envname("SHOAL_STARTUP_TIMEOUT")
       ->capture_default_str();
   app->add_option("--recovery-timeout", flags->recovery_timeout_s,
                   "seconds that streams wait for a lost rank")
-      ->check(CLI::Range(0.001, 1e6))
+      ->check(SecondsIn(0.001, 1e6))
       ->envname("SHOAL_RECOVERY_TIMEOUT")
       ->capture_default_str();
   app->add_option("--drain-timeout", flags->drain_timeout_s,
                   "seconds that requests have to finish after SIGTERM")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(SecondsIn(0.0, 1e6))
       ->envname("SHOAL_DRAIN_TIMEOUT")
       ->capture_default_str();
   app->add_option("--parent-pid", flags->parent_pid,
@@ -170,7 +182,7 @@ GroupShellOptions MakeShellOptions(const Flags& flags, std::function<absl::Time(
   options.addresses = flags.workers;
   options.group.tensor_parallel_size = static_cast<uint32_t>(flags.workers.size());
   options.group.version = SHOAL_VERSION;
-  options.group.protocol_version = kProtocolVersion;
+  options.group.protocol_version = base::kProtocolVersion;
   options.group.recovery_timeout = absl::Seconds(flags.recovery_timeout_s);
   options.scheduler.max_prefill_chunk = flags.max_prefill_chunk;
   options.scheduler.max_queued_requests = flags.max_queued_requests;
@@ -192,12 +204,6 @@ GroupShellOptions MakeShellOptions(const Flags& flags, std::function<absl::Time(
   return options;
 }
 
-// When the parent dies, SIGTERM comes. False if it is dead already.
-bool FollowParent(int parent_pid) {
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
-  return getppid() == parent_pid;
-}
-
 int Fail(const absl::Status& status) {
   LOG(ERROR) << status.message();
   std::cerr << "error: " << status.message() << "\n";
@@ -216,7 +222,7 @@ int Serve(const Flags& flags) {
   // Listens from now on, so that probes and operators can watch the model load.
   auto server = RouterServer::Start(options, &shell, &health, clock, RandomBits);
   if (!server.ok()) return Fail(server.status());
-  SignalWatcher watcher([&] {
+  base::SignalWatcher watcher([&] {
     (*server)->StartDraining("the router was told to stop");
     shell.AbandonWait();
   });
@@ -250,10 +256,13 @@ int Main(int argc, char** argv) {
     std::cerr << "error: " << message << "\n";
     return kExitUsage;
   }
-  SignalWatcher::Block();
-  if (flags.parent_pid != 0 && !FollowParent(flags.parent_pid)) return 1;
+  base::SignalWatcher::Block();
   FLAGS_logtostderr = true;
   google::InitGoogleLogging(argv[0]);
+  if (flags.parent_pid != 0) {
+    const absl::Status followed = base::FollowParent(flags.parent_pid, SIGTERM);
+    if (!followed.ok()) return Fail(followed);
+  }
   return Serve(flags);
 }
 

@@ -75,10 +75,11 @@ absl::Status RunningRequests::CheckAcceptingLocked() const {
 }
 
 bool RunningRequests::WaitUntilEmpty(absl::Duration timeout) {
-  const auto end = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(timeout);
+  const auto start = std::chrono::steady_clock::now();
   base::MutexLock lock(&mutex_);
   while (!entries_.empty()) {
-    const auto left = absl::FromChrono(end - std::chrono::steady_clock::now());
+    const absl::Duration left =
+        timeout - absl::FromChrono(std::chrono::steady_clock::now() - start);
     if (left <= absl::ZeroDuration()) return false;
     changed_.WaitFor(&mutex_, left);
   }

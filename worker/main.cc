@@ -1,7 +1,6 @@
 // shoal-worker: one rank, a process that owns one shard of a model on one device.
 
 #include <signal.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -14,6 +13,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "base/thread/signal_watcher.h"
 #include "glog/logging.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -49,13 +49,7 @@ int Fail(const absl::Status& status) {
   return 1;
 }
 
-// Kills this process when the one that started it dies, so that nothing is left behind.
-bool DieWithParent(int parent_pid) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  return getppid() == parent_pid;  // it may have died before the call
-}
-
-absl::StatusOr<kernels::CpuOptions> BackendOptions(const Flags& flags) {
+kernels::CpuOptions BackendOptions(const Flags& flags) {
   kernels::CpuOptions options;
   options.cpus = flags.cpus;
   options.threads = flags.threads;
@@ -76,22 +70,19 @@ absl::StatusOr<kernels::CpuOptions> BackendOptions(const Flags& flags) {
 }
 
 int Serve(const Flags& flags) {
-  if (flags.parent_pid != 0 && !DieWithParent(flags.parent_pid)) return 1;
-  // Signals are taken by a thread of their own; every other thread inherits the mask.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-
-  const auto backend_options = BackendOptions(flags);
-  if (!backend_options.ok()) return Fail(backend_options.status());
+  base::SignalWatcher::Block();
+  if (flags.parent_pid != 0) {
+    const absl::Status followed = base::FollowParent(flags.parent_pid, SIGKILL);
+    if (!followed.ok()) return Fail(followed);
+  }
   RankOptions options;
   options.worker_id = flags.worker_id;
   options.version = SHOAL_VERSION;
   options.model_path = flags.model;
   options.spin = !flags.no_spin;
-  options.new_backend = [backend = *backend_options] { return kernels::NewCpuBackend(backend); };
+  options.new_backend = [backend = BackendOptions(flags)] {
+    return kernels::NewCpuBackend(backend);
+  };
   auto service = RankService::Create(std::move(options));
   if (!service.ok()) return Fail(service.status());
 
@@ -110,20 +101,14 @@ int Serve(const Flags& flags) {
   if (server == nullptr) {
     return Fail(absl::UnavailableError(absl::StrCat("cannot listen on ", flags.listen)));
   }
-  server->GetHealthCheckService()->SetServingStatus("readiness", true);
+  (*service)->AttachHealth(server->GetHealthCheckService());
   LOG(INFO) << "listening on " << flags.listen << (port > 0 ? absl::StrCat(" port ", port) : "");
   std::cout << "READY listen=" << flags.listen << " port=" << port << std::endl;
 
   ExecuteLoop loop(service->get(), queue.get());
   std::thread loop_thread([&] { loop.Run(); });
-  int signal = 0;
-  sigwait(&signals, &signal);
-  LOG(INFO) << "signal " << signal << ": shutting down";
-  std::thread([&] {  // a second signal ends at once
-    sigwait(&signals, &signal);
-    _exit(128 + signal);
-  })
-      .detach();
+  base::SignalWatcher watcher([] {});
+  watcher.Wait();
   (*service)->Abort(absl::UnavailableError("the rank shuts down"));
   server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
   loop.Shutdown();

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "base/protocol_version.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
 #include "kernels/quant/kv_type.h"
@@ -61,12 +62,23 @@ std::shared_ptr<RankEngine> RankService::engine() const {
   return engine_;
 }
 
+void RankService::AttachHealth(grpc::HealthCheckServiceInterface* health) {
+  base::MutexLock lock(&mutex_);
+  health_ = health;
+  SetEpoch(v1::Epoch(epoch_));
+}
+
+void RankService::SetEpoch(const v1::Epoch& epoch) {
+  epoch_ = epoch;
+  if (health_ != nullptr) health_->SetServingStatus("readiness", epoch_.counter() != 0);
+}
+
 grpc::Status RankService::GetWorkerInfo(grpc::ServerContext*, const v1::GetWorkerInfoRequest*,
                                         v1::GetWorkerInfoResponse* response) {
   response->set_worker_id(options_.worker_id);
   response->set_instance_id(instance_id_);
   response->set_version(options_.version);
-  response->set_protocol_version(kProtocolVersion);
+  response->set_protocol_version(base::kProtocolVersion);
   response->set_backend(backend_name_);
   response->set_pid(static_cast<uint32_t>(getpid()));
   response->set_model_fingerprint(file_->Fingerprint());
@@ -190,7 +202,7 @@ absl::Status RankService::CheckEpoch(const v1::JoinGroupRequest& request) {
                         epoch_.owner_id()));
   }
   highest_epoch_ = epoch.counter();
-  epoch_.Clear();
+  SetEpoch({});
   return absl::OkStatus();
 }
 
@@ -220,7 +232,7 @@ absl::Status RankService::Join(const v1::JoinGroupRequest& request) {
   joined->StartEpoch(std::move(transport));
   SHOAL_RETURN_IF_ERROR(joined->WarmUp());
   base::MutexLock lock(&mutex_);
-  epoch_ = request.epoch();
+  SetEpoch(request.epoch());
   LOG(INFO) << "joined epoch " << EpochName(epoch_);
   return absl::OkStatus();
 }
@@ -312,7 +324,7 @@ void RankService::StreamEnded(const std::string& stream_epoch) {
     base::MutexLock lock(&mutex_);
     if (stream_epoch.empty() || stream_epoch != EpochName(epoch_)) return;
     stream_lives_ = false;
-    epoch_.Clear();
+    SetEpoch({});
   }
   base::MutexLock run(&run_mutex_);
   ended->EndEpoch();

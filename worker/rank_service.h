@@ -9,14 +9,13 @@
 #include "absl/strings/string_view.h"
 #include "base/thread/mutex.h"
 #include "grpcpp/grpcpp.h"
+#include "grpcpp/health_check_service_interface.h"
 #include "kernels/backend.h"
 #include "model/formats/gguf.h"
 #include "shoal/worker/v1/worker.grpc.pb.h"
 #include "worker/engine/rank_engine.h"
 
 namespace shoal::worker {
-
-inline constexpr uint32_t kProtocolVersion = 1;
 
 struct RankOptions {
   std::string worker_id;  // for people: "rank-0"
@@ -51,6 +50,10 @@ class RankService final
   grpc::Status Inspect(grpc::ServerContext*, const v1::InspectRequest*,
                        v1::InspectResponse* response) override;
 
+  // From now on `health` says under "readiness" whether the rank has loaded, warmed up and joined
+  // an epoch. (Its "" is liveness, which is gRPC's own.) REQUIRES: it outlives all calls.
+  void AttachHealth(grpc::HealthCheckServiceInterface* health);
+
   // --- For the loop
   // ---------------------------------------------------------------------------------
 
@@ -73,6 +76,7 @@ class RankService final
                     const std::function<void(uint64_t done, uint64_t total)>& progress);
   absl::Status Join(const v1::JoinGroupRequest& request);
   absl::Status CheckEpoch(const v1::JoinGroupRequest& request);
+  void SetEpoch(const v1::Epoch& epoch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<RankEngine> engine() const;
 
   const RankOptions options_;
@@ -93,6 +97,7 @@ class RankService final
   v1::Epoch epoch_ ABSL_GUARDED_BY(mutex_);  // joined, counter 0: none
   uint64_t highest_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stream_lives_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::HealthCheckServiceInterface* health_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 
 }  // namespace shoal::worker

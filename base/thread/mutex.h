@@ -42,8 +42,13 @@ class CondVar {
     lock.release();
   }
 
-  // Returns false when `timeout` passed without a signal.
+  // Returns false when `timeout` passed without a signal. One of years is no limit: the clock's
+  // nanoseconds would overflow, and the wait return at once, again and again.
   bool WaitFor(Mutex* mutex, absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    if (timeout > absl::Hours(24 * 365)) {
+      Wait(mutex);
+      return true;
+    }
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
     const bool signalled =
         condition_.wait_for(lock, absl::ToChronoNanoseconds(timeout)) == std::cv_status::no_timeout;

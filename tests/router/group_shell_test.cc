@@ -292,6 +292,23 @@ TEST_F(GroupShellTest, AbandonWaitEndsTheStart) {
   EXPECT_EQ(shell_->WaitUntilReady(absl::Seconds(20)).code(), absl::StatusCode::kCancelled);
 }
 
+// A wait that returned at once, again and again, would keep the lock from whoever ends it.
+TEST_F(GroupShellTest, AbandonWaitEndsAStartWithoutATimeout) {
+  AddRanks(1);
+  ranks_[0]->Kill();
+  StartShell();
+  for (const absl::Duration timeout : {absl::InfiniteDuration(), absl::Hours(24 * 365 * 280)}) {
+    std::thread abandon([&] {
+      while (shell_->Readiness().message().find("rank 0") == std::string::npos) {
+        std::this_thread::yield();
+      }
+      shell_->AbandonWait();
+    });
+    EXPECT_EQ(shell_->WaitUntilReady(timeout).code(), absl::StatusCode::kCancelled);
+    abandon.join();
+  }
+}
+
 TEST_F(GroupShellTest, AFullQueueRefusesARequestWithAllItsChoices) {
   options_.scheduler.max_queued_requests = 2;  // beside the 4 that run
   StartReady(1);

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -46,6 +47,25 @@ absl::StatusOr<std::unique_ptr<kernels::Backend>> OneThread() {
   return kernels::NewCpuBackend(options);
 }
 
+// What the rank says of itself.
+class FakeHealth final : public grpc::HealthCheckServiceInterface {
+ public:
+  void SetServingStatus(const std::string& service, bool is_serving) override {
+    CHECK_EQ(service, "readiness") << "liveness is gRPC's own";
+    is_ready_ = is_serving;
+    was_told_ = true;
+  }
+  void SetServingStatus(bool) override { LOG(FATAL) << "liveness is gRPC's own"; }
+  void Shutdown() override {}
+
+  bool was_told() const { return was_told_; }
+  bool is_ready() const { return is_ready_; }
+
+ private:
+  std::atomic<bool> was_told_ = false;
+  std::atomic<bool> is_ready_ = false;
+};
+
 // One rank: its server, its loop, a stub.
 class Rank {
  public:
@@ -66,6 +86,7 @@ class Rank {
     builder.RegisterService(service_.get());
     queue_ = builder.AddCompletionQueue();
     server_ = builder.BuildAndStart();
+    service_->AttachHealth(&health_);
     loop_ = std::make_unique<ExecuteLoop>(service_.get(), queue_.get());
     thread_ = std::thread([this] { loop_->Run(); });
     stub_ = v1::WorkerService::NewStub(
@@ -80,8 +101,10 @@ class Rank {
   }
 
   v1::WorkerService::Stub* stub() { return stub_.get(); }
+  const FakeHealth& health() const { return health_; }
 
  private:
+  FakeHealth health_;
   std::unique_ptr<RankService> service_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::unique_ptr<grpc::Server> server_;
@@ -350,6 +373,30 @@ TEST_F(RankServiceTest, AbortWakesARankThatWaitsForItsPeer) {
   v1::ExecuteResponse reply;
   EXPECT_FALSE(first.Read(&reply));
   EXPECT_THAT(first.Finish().error_message(), HasSubstr("the test says so"));
+}
+
+TEST_F(RankServiceTest, IsReadyWhileAnEpochIsJoined) {
+  StartRanks(1);
+  const FakeHealth& health = ranks_[0]->health();
+  EXPECT_TRUE(health.was_told() && !health.is_ready());
+  v1::ShardLimits limits;
+  ASSERT_TRUE(Load(0, &limits).ok());
+  EXPECT_FALSE(health.is_ready()) << "loaded, but not warmed up";
+  JoinAll("router", 1);
+  EXPECT_TRUE(health.is_ready());
+  PlanStream stream(ranks_[0].get());
+  v1::ExecuteResponse response;
+  ASSERT_TRUE(stream.Write(PromptPlan("router", 1, 1)) && stream.Read(&response));
+  EXPECT_TRUE(health.is_ready());
+  stream.Finish();
+  v1::InspectResponse inspected;
+  do {  // until the rank has seen the end of the stream
+    grpc::ClientContext context;
+    ASSERT_TRUE(ranks_[0]->stub()->Inspect(&context, {}, &inspected).ok());
+  } while (inspected.state() != "loaded");
+  EXPECT_FALSE(health.is_ready());
+  JoinAll("router", 2);
+  EXPECT_TRUE(health.is_ready());
 }
 
 TEST_F(RankServiceTest, DescribesItsModelInChunks) {
