@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -188,6 +189,32 @@ TEST(SamplerTest, LogprobsAreOfTheModelsOwnDistribution) {
   score.score = true;
   score.target = 123;
   EXPECT_NEAR(RunAlone({score})[0].logprobs.chosen.logprob, row.logits[123] - std::log(sum), 1e-5);
+}
+
+TEST(SamplerTest, TheBestTokensAreThoseOfAFullSort) {
+  std::mt19937 random(7);
+  for (const uint32_t vocab : {1u, 63u, 64u, 65u, 1000u, 5000u}) {
+    for (const uint32_t num_values : {2u, 50u, 1000000u}) {  // few values: many ties
+      std::vector<float> logits(vocab);
+      for (float& logit : logits) {
+        logit = static_cast<float>(random() % num_values) / num_values;
+        if (random() % 3 == 0) logit = -kInfinity;
+      }
+      logits[random() % vocab] = 0.5f;
+      std::vector<uint32_t> ids(vocab);
+      std::iota(ids.begin(), ids.end(), 0u);
+      std::stable_sort(ids.begin(), ids.end(),
+                       [&](uint32_t a, uint32_t b) { return logits[a] > logits[b]; });
+      Distribution distribution(vocab);
+      for (const uint32_t num_top : {1u, 20u, 64u, 300u, 6000u}) {
+        const auto top = distribution.Logprobs(logits, 0, static_cast<int>(num_top)).top;
+        ASSERT_EQ(top.size(), std::min(num_top, vocab));
+        for (size_t i = 0; i < top.size(); ++i) {
+          ASSERT_EQ(top[i].token_id, ids[i]) << vocab << " tokens, place " << i;
+        }
+      }
+    }
+  }
 }
 
 TEST(SamplerTest, NonFiniteLogitsFailTheirRowAlone) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "worker/engine/exact_math.h"
@@ -11,6 +12,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kMinusInfinity = -kInfinity;
+constexpr size_t kTopBlock = 64;
 constexpr float kBannedLogprob = -1e30f;  // JSON and sums have no use for -inf
 
 bool IsBefore(const Candidate& a, const Candidate& b) {
@@ -82,12 +84,38 @@ Best Better(const Best& a, const Best& b) {
   return best;
 }
 
-Distribution::Distribution(uint32_t vocab_size) { candidates_.reserve(vocab_size); }
+Distribution::Distribution(uint32_t vocab_size) {
+  candidates_.reserve(vocab_size);
+  block_max_.reserve(vocab_size / kTopBlock + 1);
+  sorted_max_.reserve(vocab_size / kTopBlock + 1);
+}
+
+// Each of the `count` blocks with the largest maxima has a logit of at least the least of those.
+float Distribution::FloorOfTop(absl::Span<const float> logits, size_t count) {
+  block_max_.clear();
+  bool finite = true;
+  for (size_t first = 0; first < logits.size(); first += kTopBlock) {
+    block_max_.push_back(MaxOf(logits.subspan(first, kTopBlock), &finite));
+  }
+  if (count > block_max_.size()) return kMinusInfinity;
+  sorted_max_.assign(block_max_.begin(), block_max_.end());
+  const auto floor = sorted_max_.begin() + (count - 1);
+  std::nth_element(sorted_max_.begin(), floor, sorted_max_.end(), std::greater<float>());
+  return *floor;
+}
 
 absl::Span<const Candidate> Distribution::Top(absl::Span<const float> logits, uint32_t count) {
+  const size_t n = std::min<size_t>(count, logits.size());
   candidates_.clear();
-  for (uint32_t id = 0; id < logits.size(); ++id) candidates_.push_back({logits[id], id});
-  const size_t n = std::min<size_t>(count, candidates_.size());
+  if (n == 0) return {};
+  const float floor = FloorOfTop(logits, n);
+  for (size_t block = 0; block < block_max_.size(); ++block) {
+    if (block_max_[block] < floor) continue;
+    const size_t end = std::min(logits.size(), (block + 1) * kTopBlock);
+    for (size_t id = block * kTopBlock; id < end; ++id) {
+      if (logits[id] >= floor) candidates_.push_back({logits[id], static_cast<uint32_t>(id)});
+    }
+  }
   if (n < candidates_.size()) {
     std::nth_element(candidates_.begin(), candidates_.begin() + n, candidates_.end(), IsBefore);
   }
@@ -113,24 +141,25 @@ double Distribution::SumExp(absl::Span<const float> logits, double max,
 uint32_t Distribution::NucleusSize(absl::Span<const float> logits, uint32_t kept,
                                    const base::SamplingParams& params) {
   const double inverse_temperature = 1.0 / params.temperature;
+  const double max = FindLargest(logits, 0).score;
+  const auto weight = [&](const Candidate& c) {
+    return ExactExp((static_cast<double>(c.logit) - max) * inverse_temperature);
+  };
+  double total = 0;
+  if (kept == logits.size()) {
+    total = SumExp(logits, max, inverse_temperature);
+  } else {
+    for (const Candidate& c : Top(logits, kept)) total += weight(c);
+  }
+  const double wanted = static_cast<double>(params.top_p) * total;
   // The nucleus is nearly always small: look among few candidates first.
   for (uint32_t count = std::min<uint32_t>(kept, 256);; count = std::min(kept, count * 8)) {
-    const absl::Span<const Candidate> top = Top(logits, count);
-    const float max = top[0].logit;
-    double total = 0;
-    if (kept == logits.size()) {
-      total = SumExp(logits, max, inverse_temperature);
-    } else {
-      const absl::Span<const Candidate> all = count == kept ? top : Top(logits, kept);
-      for (const Candidate& c : all) {
-        total += ExactExp((static_cast<double>(c.logit) - max) * inverse_temperature);
-      }
-    }
-    const double wanted = static_cast<double>(params.top_p) * total;
     double sum = 0;
-    for (uint32_t i = 0; i < count; ++i) {
-      sum += ExactExp((static_cast<double>(candidates_[i].logit) - max) * inverse_temperature);
-      if (sum >= wanted) return i + 1;
+    uint32_t size = 0;
+    for (const Candidate& c : Top(logits, count)) {
+      sum += weight(c);
+      ++size;
+      if (sum >= wanted) return size;
     }
     if (count == kept) return kept;
   }

@@ -48,14 +48,18 @@ class Distribution {
   base::PositionLogprobs Logprobs(absl::Span<const float> logits, uint32_t chosen, int num_top);
 
  private:
-  // The first `count` candidates in order.
+  // The first `count` candidates in order. REQUIRES: no logit is NaN.
   absl::Span<const Candidate> Top(absl::Span<const float> logits, uint32_t count);
+  // A logit that at least `count` others reach; fills block_max_.
+  float FloorOfTop(absl::Span<const float> logits, size_t count);
   // sum exp((logit - max) / temperature) in chunks of kVocabChunk, joined in order.
   static double SumExp(absl::Span<const float> logits, double max, double inverse_temperature);
   uint32_t NucleusSize(absl::Span<const float> logits, uint32_t kept,
                        const base::SamplingParams& params);
 
   std::vector<Candidate> candidates_;
+  std::vector<float> block_max_;   // of each kTopBlock logits
+  std::vector<float> sorted_max_;  // the same, partly sorted
 };
 
 }  // namespace shoal::worker

@@ -27,6 +27,7 @@ Sampler::Sampler(std::vector<uint32_t> shard_begins, int shard, int max_rows)
   rows_.reserve(max_rows);
   bests_.reserve(static_cast<size_t>(max_rows) * (shard_begins_.size() - 1));
   adjusted_.reserve(vocab_size_);
+  row_.reserve(shard_begins_.size() > 2 ? vocab_size_ : 0);
 }
 
 bool Sampler::NeedsWholeRow(const SampleRequest& request) {
@@ -91,7 +92,6 @@ absl::Status Sampler::DrawFromWholeRows(absl::Span<const SampleRequest> requests
   }
   const size_t num_shards = shard_begins_.size() - 1;
   std::vector<size_t> bytes(num_shards);
-  std::vector<float> row(rows_.empty() ? 0 : vocab_size_);
   for (size_t first = 0; first < rows_.size(); first += kGatherRows) {
     const size_t count = std::min(kGatherRows, rows_.size() - first);
     if (num_shards > 1) {
@@ -108,22 +108,23 @@ absl::Status Sampler::DrawFromWholeRows(absl::Span<const SampleRequest> requests
     }
     for (size_t r = 0; r < count; ++r) {
       const SampleRequest& request = requests[rows_[first + r]];
-      if (num_shards == 1) {
-        std::copy(request.logits.begin(), request.logits.end(), row.begin());
-      } else {
+      absl::Span<const float> row = request.logits;
+      if (num_shards > 1) {
+        row_.clear();
         for (size_t s = 0; s < num_shards; ++s) {
           const size_t width = shard_begins_[s + 1] - shard_begins_[s];
           const float* part = gathered_.data() + count * shard_begins_[s] + r * width;
-          std::copy(part, part + width, row.begin() + shard_begins_[s]);
+          row_.insert(row_.end(), part, part + width);
         }
+        row = row_;
       }
-      DrawWholeRow(request, absl::MakeSpan(row), &(*results)[rows_[first + r]]);
+      DrawWholeRow(request, row, &(*results)[rows_[first + r]]);
     }
   }
   return absl::OkStatus();
 }
 
-void Sampler::DrawWholeRow(const SampleRequest& request, absl::Span<float> row,
+void Sampler::DrawWholeRow(const SampleRequest& request, absl::Span<const float> row,
                            SampleResult* result) {
   const base::SamplingParams& params = *request.params;
   const Best raw = FindBest(row, 0, 0, nullptr);

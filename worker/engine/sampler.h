@@ -53,7 +53,8 @@ class Sampler {
   absl::Status DrawFromWholeRows(absl::Span<const SampleRequest> requests,
                                  parallel::Transport* transport,
                                  std::vector<SampleResult>* results);
-  void DrawWholeRow(const SampleRequest& request, absl::Span<float> row, SampleResult* result);
+  void DrawWholeRow(const SampleRequest& request, absl::Span<const float> row,
+                    SampleResult* result);
 
   const std::vector<uint32_t> shard_begins_;
   const int shard_;
@@ -64,6 +65,7 @@ class Sampler {
   std::vector<int> rows_;        // scratch: indices of the requests at hand
   std::vector<Best> bests_;      // scratch: [shards, rows]
   std::vector<float> adjusted_;  // scratch: one row
+  std::vector<float> row_;       // scratch: one row, put together from all shards
   std::vector<float> sent_;      // scratch: kGatherRows parts of this shard
   std::vector<float> gathered_;  // scratch: kGatherRows rows, by shard
 };
