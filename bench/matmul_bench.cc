@@ -1,19 +1,12 @@
-// Speed of the CPU's products: every weight type, few and many rows, beside what this machine reads
-// and multiplies at best in the same run.
+// Speed of the CPU's products: every weight type on the shapes of SmolLM2-135M and Llama-3.2-1B,
+// few and many rows, beside what this machine reads and multiplies at best in the same run.
 //
-//   matmul_bench [--benchmark_filter=Q4_0]
-//   SHOAL_BENCH_THREADS=n     default: all CPUs
-//   SHOAL_BENCH_CPU_TIME=1    one thread, and its CPU time instead of the wall's: for a machine
-//   that is busy
+//   matmul_bench [--benchmark_filter='^Q4_0/8192x2048/']     environment: machine_limits.h, and
+//   SHOAL_BENCH_ISA=avx512|avx2|...     default: the best one of this machine
 //
 // of_read is weight bytes per second over the measured read bandwidth; of_peak is operations per
-// second over the int8 peak (float types: over the f32 FMA peak). A peak of 0: no AVX-512 VNNI
-// here.
-
-#include <benchmark/benchmark.h>
-#include <immintrin.h>
-#include <sched.h>
-#include <time.h>
+// second over the peak of vpdpbusd (float types: over the f32 FMA peak). A peak of 0: no AVX-512
+// VNNI here. _tree: with the K axis cut in eight leaves, as row-parallel products have it.
 
 #include <algorithm>
 #include <cstdlib>
@@ -21,9 +14,10 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "bench/machine_limits.h"
+#include "benchmark/benchmark.h"
 #include "glog/logging.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/quant/block_formats.h"
@@ -32,103 +26,16 @@
 namespace shoal::kernels {
 namespace {
 
-constexpr int64_t kOutputs = 5632;
-constexpr int64_t kCols = 2048;
+using bench::NumThreads;
+
 constexpr size_t kFootprint = size_t{256} << 20;  // bytes of weights that are cycled through
 
-bool UseCpuTime() { return std::getenv("SHOAL_BENCH_CPU_TIME") != nullptr; }
-
-double Seconds() {
-  timespec now;
-  clock_gettime(UseCpuTime() ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-int NumThreads() {
-  if (UseCpuTime()) {
-    return 1;
-  }
-  if (const char* threads = std::getenv("SHOAL_BENCH_THREADS")) {
-    return std::atoi(threads);
-  }
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
-// Runs work(thread) on all threads; the best rate of several tries, where each counts `amount`.
-template <class Work>
-double BestRate(double amount, const Work& work) {
-  double best = 0;
-  for (int repeat = 0; repeat < 5; ++repeat) {
-    const double start = Seconds();
-    std::vector<std::thread> threads;
-    for (int t = 0; t < NumThreads(); ++t) {
-      threads.emplace_back([&work, t] { work(t); });
-    }
-    for (std::thread& thread : threads) {
-      thread.join();
-    }
-    best = std::max(best, amount / (Seconds() - start));
-  }
-  return best;
-}
-
-double ReadBandwidth() {
-  static const double rate = [] {
-    const size_t words = kFootprint / sizeof(uint64_t);
-    std::vector<uint64_t> memory(words, 1);
-    return BestRate(static_cast<double>(kFootprint), [&](int t) {
-      const size_t begin = words * t / NumThreads();
-      const size_t end = words * (t + 1) / NumThreads();
-      __m128i a = {}, b = {}, c = {}, d = {};
-      for (size_t i = begin; i + 8 <= end; i += 8) {
-        const auto* from = reinterpret_cast<const __m128i*>(&memory[i]);
-        a = _mm_add_epi64(a, _mm_loadu_si128(from));
-        b = _mm_add_epi64(b, _mm_loadu_si128(from + 1));
-        c = _mm_add_epi64(c, _mm_loadu_si128(from + 2));
-        d = _mm_add_epi64(d, _mm_loadu_si128(from + 3));
-      }
-      a = _mm_add_epi64(_mm_add_epi64(a, b), _mm_add_epi64(c, d));
-      benchmark::DoNotOptimize(a);
-    });
-  }();
-  return rate;
-}
-
-constexpr int64_t kPeakRounds = 5'000'000;
-
-// Twelve independent chains of one instruction, in registers of their own.
-#define SHOAL_CHAINS(instruction)                                                                  \
-  for (int64_t round = 0; round < kPeakRounds; ++round) {                                          \
-    asm volatile(instruction                                                                       \
-                 " %%zmm0, %%zmm1, %%zmm4\n" instruction " %%zmm0, %%zmm1, %%zmm5\n" instruction   \
-                 " %%zmm0, %%zmm1, %%zmm6\n" instruction " %%zmm0, %%zmm1, %%zmm7\n" instruction   \
-                 " %%zmm0, %%zmm1, %%zmm8\n" instruction " %%zmm0, %%zmm1, %%zmm9\n" instruction   \
-                 " %%zmm0, %%zmm1, %%zmm10\n" instruction " %%zmm0, %%zmm1, %%zmm11\n" instruction \
-                 " %%zmm0, %%zmm1, %%zmm12\n" instruction " %%zmm0, %%zmm1, %%zmm13\n" instruction \
-                 " %%zmm0, %%zmm1, %%zmm14\n" instruction " %%zmm0, %%zmm1, %%zmm15\n"             \
-                 :                                                                                 \
-                 :                                                                                 \
-                 : "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",      \
-                   "xmm13", "xmm14", "xmm15");                                                     \
-  }
-
-void DotRounds() { SHOAL_CHAINS("vpdpbusd") }
-void FmaRounds() {
-  asm volatile("vpxor %%xmm0, %%xmm0, %%xmm0\n vpxor %%xmm1, %%xmm1, %%xmm1" : : : "xmm0", "xmm1");
-  SHOAL_CHAINS("vfmadd231ps")
-}
-
-double PeakOperations(bool quantized) {
-  static double peaks[2] = {};
-  double& peak = peaks[quantized];
-  if (peak == 0 && IsaSupported(Isa::kAvx512)) {
-    const double per_round = 12.0 * (quantized ? 128 : 32);
-    peak = BestRate(per_round * kPeakRounds * NumThreads(),
-                    [&](int) { quantized ? DotRounds() : FmaRounds(); });
-  }
-  return peak;
-}
+struct Shape {
+  int64_t outputs;
+  int64_t cols;
+};
+constexpr Shape kShapes[] = {{576, 576},   {1536, 576},  {576, 1536},  {49152, 576},
+                             {2048, 2048}, {8192, 2048}, {2048, 8192}, {128256, 2048}};
 
 // Random bytes with small scales where the type has them: any such block is valid.
 std::vector<uint8_t> RandomRows(DType type, int64_t rows, int64_t row_bytes) {
@@ -159,82 +66,107 @@ std::vector<uint8_t> RandomRows(DType type, int64_t rows, int64_t row_bytes) {
 
 // Copies of one weight that together exceed the caches a core has to itself.
 struct Weights {
-  explicit Weights(DType type, Backend* backend) {
-    const int64_t row_bytes = RowBytes(type, kCols);
-    const std::vector<uint8_t> file = RandomRows(type, kOutputs, row_bytes);
+  Weights(DType type, Shape shape, Backend* backend) : type(type), shape(shape) {
+    const int64_t row_bytes = RowBytes(type, shape.cols);
+    const std::vector<uint8_t> file = RandomRows(type, shape.outputs, row_bytes);
     size_t total = 0;
     while (total < kFootprint) {
       auto matrix = backend->Pack({.type = type,
                                    .data = file.data(),
                                    .row_bytes = row_bytes,
-                                   .cols = kCols,
+                                   .cols = shape.cols,
                                    .row_begin = 0,
-                                   .row_end = kOutputs,
+                                   .row_end = shape.outputs,
                                    .col_begin = 0,
-                                   .col_end = kCols});
+                                   .col_end = shape.cols});
       CHECK(matrix.ok()) << matrix.status();
       total += (*matrix)->size_bytes();
       copies.push_back(*std::move(matrix));
     }
   }
+  DType type;
+  Shape shape;
   std::vector<std::unique_ptr<PackedMatrix>> copies;
 };
 
-void MatMul(benchmark::State& state, Backend* backend, DType type, bool tree) {
-  static DType packed_type = DType::kI8;
-  static std::unique_ptr<Weights> weights;  // of one type at a time
-  if (packed_type != type) {
+// Weights of one type and shape at a time.
+const Weights& WeightsOf(DType type, Shape shape, Backend* backend) {
+  static std::unique_ptr<Weights> weights;
+  if (weights == nullptr || weights->type != type || weights->shape.outputs != shape.outputs ||
+      weights->shape.cols != shape.cols) {
     weights.reset();
-    weights = std::make_unique<Weights>(type, backend);
-    packed_type = type;
+    weights = std::make_unique<Weights>(type, shape, backend);
   }
+  return *weights;
+}
+
+KSplit EightLeaves(int64_t cols) {
+  KSplit split;
+  split.num_leaves = kMaxLeaves;
+  split.num_steps = kMaxLeaves - 1;
+  split.num_roots = 1;
+  for (int i = 0; i < kMaxLeaves; ++i) {
+    split.leaf_ends[i] = cols / 32 * (i + 1) / kMaxLeaves * 32;
+  }
+  const JoinStep steps[] = {{0, 1}, {2, 3}, {4, 5}, {6, 7}, {0, 2}, {4, 6}, {0, 4}};
+  std::copy(std::begin(steps), std::end(steps), split.steps);
+  return split;
+}
+
+void MatMul(benchmark::State& state, Backend* backend, DType type, Shape shape, bool tree) {
+  const Weights& weights = WeightsOf(type, shape, backend);
   const int64_t rows = state.range(0);
-  std::vector<float> x(rows * kCols);
+  const auto [outputs, cols] = shape;
+  std::vector<float> x(rows * cols);
   std::mt19937 random(2);
   for (float& value : x) {
     value = static_cast<float>(random() % 2001) * 1e-3f - 1.0f;
   }
-  std::vector<int8_t> q(rows * kCols);
-  std::vector<float> scale(rows * kCols / 32), out(rows * kOutputs);
-  std::vector<int32_t> sum(rows * kCols / 32);
-  MatMulArgs args{.xq = {q.data(), scale.data(), sum.data(), rows, kCols},
+  std::vector<int8_t> q(rows * cols);
+  std::vector<float> scale(rows * cols / 32), out(rows * outputs);
+  std::vector<int32_t> sum(rows * cols / 32);
+  MatMulArgs args{.xq = {q.data(), scale.data(), sum.data(), rows, cols},
                   .x = x.data(),
-                  .x_stride = kCols,
+                  .x_stride = cols,
                   .rows = rows,
-                  .split = {},
+                  .split = tree ? EightLeaves(cols) : KSplit{},
                   .bias = nullptr,
                   .out = out.data(),
-                  .out_stride = kOutputs,
+                  .out_stride = outputs,
                   .root_stride = 0};
-  if (tree) {
-    args.split.num_leaves = kMaxLeaves;
-    args.split.num_steps = kMaxLeaves - 1;
-    args.split.num_roots = 1;
-    for (int i = 0; i < kMaxLeaves; ++i) {
-      args.split.leaf_ends[i] = kCols / kMaxLeaves * (i + 1);
-    }
-    const JoinStep steps[] = {{0, 1}, {2, 3}, {4, 5}, {6, 7}, {0, 2}, {4, 6}, {0, 4}};
-    std::copy(std::begin(steps), std::end(steps), args.split.steps);
-  }
-  backend->Quantize({.x = x.data(), .x_stride = kCols, .out = args.xq});
+  backend->Quantize({.x = x.data(), .x_stride = cols, .out = args.xq});
   size_t next = 0;
   for (auto _ : state) {
-    const PackedWeight* segment = weights->copies[next]->weight();
+    const PackedWeight* segment = weights.copies[next]->weight();
     args.segments = &segment;
     args.num_segments = 1;
     backend->MatMul(args);
-    next = (next + 1) % weights->copies.size();
+    next = (next + 1) % weights.copies.size();
   }
   backend->Synchronize();
   using benchmark::Counter;
   const double iterations = static_cast<double>(state.iterations());
-  const double bytes = iterations * weights->copies[0]->size_bytes();
-  const double operations = iterations * 2.0 * kOutputs * kCols * rows;
+  const double bytes = iterations * static_cast<double>(weights.copies[0]->size_bytes());
+  const double operations = iterations * 2.0 * static_cast<double>(outputs * cols * rows);
   state.counters["GB/s"] = Counter(bytes / 1e9, Counter::kIsRate);
   state.counters["GOP/s"] = Counter(operations / 1e9, Counter::kIsRate);
-  state.counters["of_read"] = Counter(bytes / ReadBandwidth(), Counter::kIsRate);
-  if (const double peak = PeakOperations(IsQuantized(type)); peak > 0) {
+  state.counters["of_read"] = Counter(bytes / bench::ReadBandwidth(), Counter::kIsRate);
+  const double peak = IsQuantized(type) ? bench::PeakInt8() : bench::PeakFloat();
+  if (peak > 0) {
     state.counters["of_peak"] = Counter(operations / peak, Counter::kIsRate);
+  }
+}
+
+void Register(Backend* backend, DType type, Shape shape, bool tree) {
+  const std::string name = std::string(TraitsOf(type).name) + "/" + std::to_string(shape.outputs) +
+                           "x" + std::to_string(shape.cols) + (tree ? "_tree" : "");
+  auto* bench = benchmark::RegisterBenchmark(name.c_str(), MatMul, backend, type, shape, tree);
+  bench->Unit(benchmark::kMicrosecond);
+  for (const int rows : {1, 2, 4, 8, 12, 16, 24, 32, 64, 512}) {
+    bench->Arg(rows);
+  }
+  if (!bench::UseCpuTime()) {
+    bench->UseRealTime();
   }
 }
 
@@ -243,23 +175,27 @@ void MatMul(benchmark::State& state, Backend* backend, DType type, bool tree) {
 
 int main(int argc, char** argv) {
   using namespace shoal::kernels;
-  auto backend = NewCpuBackend({.threads = NumThreads(), .cpus = {}, .isa = {}});
+  Isa isa = BestIsa();
+  if (const char* name = std::getenv("SHOAL_BENCH_ISA")) {
+    for (const Isa supported : SupportedIsas()) {
+      isa = IsaName(supported) == name ? supported : isa;
+    }
+  }
+  auto backend = NewCpuBackend({.threads = NumThreads(), .cpus = {}, .isa = isa});
   CHECK(backend.ok()) << backend.status();
   std::printf("%s, %d threads: reads %.1f GB/s, int8 %.0f GOP/s, f32 %.0f GFLOP/s\n",
-              std::string((*backend)->name()).c_str(), NumThreads(), ReadBandwidth() / 1e9,
-              PeakOperations(true) / 1e9, PeakOperations(false) / 1e9);
+              std::string((*backend)->name()).c_str(), NumThreads(),
+              shoal::bench::ReadBandwidth() / 1e9, shoal::bench::PeakInt8() / 1e9,
+              shoal::bench::PeakFloat() / 1e9);
   for (const DType type :
        {DType::kQ4_0, DType::kQ4_1, DType::kQ4_K, DType::kQ8_0, DType::kQ5_0, DType::kQ5_1,
         DType::kQ5_K, DType::kQ6_K, DType::kF32, DType::kF16, DType::kBF16}) {
-    for (const bool tree : {false, true}) {
-      const std::string name = std::string(TraitsOf(type).name) + (tree ? "_tree" : "");
-      auto* bench = benchmark::RegisterBenchmark(name.c_str(), MatMul, backend->get(), type, tree);
-      bench->Unit(benchmark::kMicrosecond);
-      for (const int rows : {1, 2, 4, 8, 16, 32, 64, 512}) {
-        bench->Arg(rows);
+    for (const Shape shape : kShapes) {
+      if (shape.cols % TraitsOf(type).values_per_block != 0) {
+        continue;
       }
-      if (!UseCpuTime()) {
-        bench->UseRealTime();
+      for (const bool tree : {false, true}) {
+        Register(backend->get(), type, shape, tree);
       }
     }
   }

@@ -6,7 +6,7 @@
 set -eu
 build=${1:?usage: check_isa_symbols.sh BUILD_DIR}
 bad=0
-for isa in portable avx2 avx512; do
+for isa in portable avx2 avx512 amx; do
   library=$build/libkernels_$isa.a
   if [ ! -f "$library" ]; then
     echo "$library: not built" >&2

@@ -28,8 +28,14 @@ constexpr int kMaxThreads = 1024;
 // Below this many elementary operations an op is done sooner than other threads wake up.
 constexpr int64_t kMinParallelWork = 1 << 14;
 
-const IsaTable& TableOf(Isa isa) {
+IsaTable TableOf(Isa isa) {
   switch (isa) {
+    case Isa::kAmx: {
+      IsaTable table = avx512::kTable;
+      table.name = "cpu-amx";
+      table.mat_mul = amx::MatMul;
+      return table;
+    }
     case Isa::kAvx512:
       return avx512::kTable;
     case Isa::kAvx2:
@@ -202,7 +208,7 @@ class CpuBackend final : public Backend {
     SplitWithThread(count, cost_of_one, [&](int, int64_t begin, int64_t end) { work(begin, end); });
   }
 
-  const IsaTable& table_;
+  const IsaTable table_;
   cpu::ThreadPool pool_;
   std::vector<HugeMemory> scratch_;  // one a thread
   cpu::AttentionWorkspace attention_workspace_;

@@ -1,6 +1,8 @@
 #include "kernels/cpu/isa.h"
 
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 namespace shoal::kernels {
 namespace {
@@ -9,6 +11,21 @@ namespace {
 bool HasF16c() {
   unsigned eax, ebx, ecx, edx;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
+// A process must ask for the tile registers before any of its threads uses them; Linux grants them
+// where CPU and kernel have them. (Documentation/arch/x86/xstate.rst)
+bool AmxGranted() {
+  static const bool granted = [] {
+    constexpr long kRequestFeature = 0x1023;  // ARCH_REQ_XCOMP_PERM
+    constexpr long kTileData = 18;            // XFEATURE_XTILEDATA
+    constexpr unsigned kTileBit = 1u << 24;
+    constexpr unsigned kInt8Bit = 1u << 25;
+    unsigned eax, ebx, ecx, edx;
+    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kTileBit) != 0 &&
+           (edx & kInt8Bit) != 0 && syscall(SYS_arch_prctl, kRequestFeature, kTileData) == 0;
+  }();
+  return granted;
 }
 
 }  // namespace
@@ -21,6 +38,8 @@ absl::string_view IsaName(Isa isa) {
       return "avx2";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kAmx:
+      return "amx";
   }
   return "unknown";
 }
@@ -37,6 +56,8 @@ bool IsaSupported(Isa isa) {
       return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
              __builtin_cpu_supports("avx512vnni");
+    case Isa::kAmx:
+      return IsaSupported(Isa::kAvx512) && AmxGranted();
   }
   return false;
 }
@@ -45,7 +66,7 @@ Isa BestIsa() { return SupportedIsas().back(); }
 
 std::vector<Isa> SupportedIsas() {
   std::vector<Isa> supported;
-  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
     if (IsaSupported(isa)) {
       supported.push_back(isa);
     }

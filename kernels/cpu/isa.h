@@ -11,11 +11,13 @@ enum class Isa {
   kPortable,  // any x86-64
   kAvx2,      // AVX2, FMA, F16C
   kAvx512,    // AVX-512 F, BW, VL, DQ, VNNI
+  kAmx,       // AVX-512 as above, and AMX tile, int8 for products of many rows
 };
 
 absl::string_view IsaName(Isa isa);
 
-// Whether this machine (CPU and operating system) runs it.
+// Whether this machine (CPU and operating system) runs it. The first call asks Linux to let this
+// process use AMX.
 bool IsaSupported(Isa isa);
 
 // The fastest one supported.

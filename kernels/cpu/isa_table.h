@@ -73,4 +73,7 @@ namespace avx512 {
 extern const cpu::IsaTable kTable;
 void MatMul(const MatMulArgs& args, int64_t tile_begin, int64_t tile_end, cpu::Scratch scratch);
 }  // namespace avx512
+namespace amx {  // the other ops are those of avx512
+void MatMul(const MatMulArgs& args, int64_t tile_begin, int64_t tile_end, cpu::Scratch scratch);
+}  // namespace amx
 }  // namespace shoal::kernels

@@ -32,6 +32,12 @@ inline void StoreRoot(const Output& to, int64_t tiles, int64_t root, const float
   }
 }
 
+// What an instruction set sets up on this thread before products of at most `panel_rows` rows with
+// `weight`, and takes back afterwards: most have nothing to do.
+struct NoSetUp {
+  NoSetUp(const cpu::CpuWeight& weight, int64_t panel_rows) {}
+};
+
 // A group of tiles times a panel: evaluates the leaves, joins them by the steps, writes the roots.
 inline void TilesTimesPanel(const cpu::CpuWeight& weight, const uint8_t* tile, int64_t tiles,
                             LeafFunction leaf, const Panel& panel, const Output& to) {
@@ -61,41 +67,50 @@ inline void TilesTimesPanel(const cpu::CpuWeight& weight, const uint8_t* tile, i
   }
 }
 
-// Tiles [begin, end) of one segment times all panels of the chunk.
-inline void SegmentTimesChunk(const MatMulArgs& args, const cpu::CpuWeight& weight,
-                              int64_t first_column, int64_t begin, int64_t end,
-                              const Chunk& chunk) {
+// Tiles [begin, end) of one segment times one panel.
+inline void TilesTimesRows(const MatMulArgs& args, const cpu::CpuWeight& weight,
+                           int64_t first_column, int64_t begin, int64_t end, const Chunk& chunk,
+                           int64_t panel_begin, int64_t rows) {
   const LeafKernels& kernels = kLeafKernels[static_cast<int>(weight.kind)];
-  const Panels panels = IsFloat(weight) ? FloatPanels(chunk) : QuantPanels(chunk);
-  const int64_t panel_rows = panels.Begin(1);  // panels differ by one row at most
-  const int64_t at_once =
-      IsFloat(weight) ? TilesAtOnce<true>(panel_rows) : TilesAtOnce<false>(panel_rows);
+  const int64_t at_once = IsFloat(weight) ? TilesAtOnce<true>(rows) : TilesAtOnce<false>(rows);
+  const Panel panel = PanelOf(chunk, panel_begin, rows, weight.cols);
   for (int64_t tile = begin; tile < end;) {
     const int64_t tiles = end - tile < at_once ? 1 : at_once;
-    const uint8_t* data = weight.data + tile * weight.tile_bytes;
-    for (int64_t p = 0; p < panels.count; ++p) {
-      const int64_t panel_begin = panels.Begin(p);
-      const int64_t rows = panels.Begin(p + 1) - panel_begin;
-      const Panel panel = PanelOf(chunk, panel_begin, rows, weight.cols);
-      Output to = {&args, chunk.row_begin + panel_begin, rows, first_column + tile * 16,
-                   weight.rows - tile * 16};
-      const int64_t own = IsFloat(weight) ? TilesAtOnce<true>(rows) : TilesAtOnce<false>(rows);
-      if (tiles > 1 && own == tiles) {
-        TilesTimesPanel(weight, data, tiles, kernels.many[rows], panel, to);
-        continue;
-      }
-      for (int64_t t = 0; t < tiles; ++t) {
-        TilesTimesPanel(weight, data + t * weight.tile_bytes, 1, kernels.one[rows], panel, to);
-        to.column += 16;
-        to.lanes -= 16;
-      }
-    }
+    const Output to = {&args, chunk.row_begin + panel_begin, rows, first_column + tile * 16,
+                       weight.rows - tile * 16};
+    TilesTimesPanel(weight, weight.data + tile * weight.tile_bytes, tiles,
+                    tiles == 1 ? kernels.one[rows] : kernels.many[rows], panel, to);
     tile += tiles;
   }
 }
 
-inline void MatMulSlice(const MatMulArgs& args, int64_t tile_begin, int64_t tile_end,
-                        cpu::Scratch scratch) {
+// Several panels take turns over as many tiles as stay in the second-level cache meanwhile, so that
+// a panel's operands stay in the first.
+inline constexpr int64_t kGroupBytes = int64_t{256} << 10;
+
+// Tiles [begin, end) of one segment times all panels of the chunk.
+template <class SetUp>
+void SegmentTimesChunk(const MatMulArgs& args, const cpu::CpuWeight& weight, int64_t first_column,
+                       int64_t begin, int64_t end, const Chunk& chunk) {
+  const Panels panels = IsFloat(weight) ? FloatPanels(chunk) : QuantPanels(chunk);
+  int64_t group = end - begin;
+  if (panels.count > 1) {
+    group = kGroupBytes / weight.tile_bytes > 0 ? kGroupBytes / weight.tile_bytes : 1;
+  }
+  // (Panels differ by one row at most.)
+  const SetUp set_up(weight, panels.Begin(1) + (panels.count > 1 ? 1 : 0));
+  for (int64_t tile = begin; tile < end; tile += group) {
+    const int64_t group_end = end - tile < group ? end : tile + group;
+    for (int64_t p = 0; p < panels.count; ++p) {
+      TilesTimesRows(args, weight, first_column, tile, group_end, chunk, panels.Begin(p),
+                     panels.Begin(p + 1) - panels.Begin(p));
+    }
+  }
+}
+
+template <class SetUp>
+void MatMulSlice(const MatMulArgs& args, int64_t tile_begin, int64_t tile_end,
+                 cpu::Scratch scratch) {
   const int64_t cols = WeightOf(args.segments[0]).cols;
   for (int64_t row = 0; row < args.rows; row += cpu::kChunkRows) {
     const int64_t left = args.rows - row;
@@ -110,7 +125,7 @@ inline void MatMulSlice(const MatMulArgs& args, int64_t tile_begin, int64_t tile
       const int64_t end = rest < weight.num_tiles ? rest : weight.num_tiles;
       if (begin < end) {
         LayOut(args, weight, &chunk);
-        SegmentTimesChunk(args, weight, first_column, begin, end, chunk);
+        SegmentTimesChunk<SetUp>(args, weight, first_column, begin, end, chunk);
       }
       first_tile += weight.num_tiles;
       first_column += weight.rows;

@@ -7,8 +7,6 @@ inline const cpu::CpuWeight& WeightOf(const PackedWeight* weight) {
   return *reinterpret_cast<const cpu::CpuWeight*>(weight);
 }
 
-inline bool IsFloat(const cpu::CpuWeight& weight) { return weight.kind >= cpu::WeightKind::kF32; }
-
 // A chunk of rows, cut into panels as even as can be, and its operands in scratch.
 struct Chunk {
   int64_t row_begin = 0;
@@ -148,5 +146,6 @@ inline Panel PanelOf(const Chunk& chunk, int64_t begin, int64_t rows, int64_t co
   result.start[0] = chunk.start[0] + at;
   result.start[1] = chunk.start[1] + at;
   result.x = chunk.x + begin * cols;
+  result.first = begin == 0;
   return result;
 }

@@ -29,7 +29,7 @@ TEST(CpuBackendTest, TakesTheBestInstructionSetOfTheMachine) {
 }
 
 TEST(CpuBackendTest, RefusesAnInstructionSetTheMachineLacks) {
-  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
     if (!IsaSupported(isa)) {
       EXPECT_EQ(NewCpuBackend({.threads = 1, .cpus = {}, .isa = isa}).status().code(),
                 absl::StatusCode::kFailedPrecondition);
@@ -38,7 +38,7 @@ TEST(CpuBackendTest, RefusesAnInstructionSetTheMachineLacks) {
 }
 
 TEST(CpuBackendTest, EveryInstructionSetIsTestedHere) {
-  if (SupportedIsas().size() != 3) {
+  if (SupportedIsas().size() != 4) {
     GTEST_SKIP() << "this machine has only up to " << IsaName(BestIsa())
                  << ": the tests of faster instruction sets did not run";
   }

@@ -20,6 +20,7 @@ namespace {
 #include "kernels/cpu/avx2/lanes.inc.h"
 #include "kernels/cpu/avx2/dot.inc.h"
 #include "kernels/cpu/leaf.inc.h"
+#include "kernels/cpu/leaf_table.inc.h"
 #include "kernels/cpu/panels.inc.h"
 #include "kernels/cpu/matmul.inc.h"
 // clang-format on
@@ -27,7 +28,7 @@ namespace {
 }  // namespace
 
 void MatMul(const MatMulArgs& args, int64_t tile_begin, int64_t tile_end, cpu::Scratch scratch) {
-  MatMulSlice(args, tile_begin, tile_end, scratch);
+  MatMulSlice<NoSetUp>(args, tile_begin, tile_end, scratch);
 }
 
 }  // namespace shoal::kernels::avx2
