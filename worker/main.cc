@@ -59,6 +59,8 @@ kernels::CpuOptions BackendOptions(const Flags& flags) {
   }
   if (flags.isa == "auto") {
     options.isa = kernels::BestIsa();
+  } else if (flags.isa == "amx") {
+    options.isa = kernels::Isa::kAmx;
   } else if (flags.isa == "avx512") {
     options.isa = kernels::Isa::kAvx512;
   } else if (flags.isa == "avx2") {
@@ -102,7 +104,8 @@ int Serve(const Flags& flags) {
     return Fail(absl::UnavailableError(absl::StrCat("cannot listen on ", flags.listen)));
   }
   (*service)->AttachHealth(server->GetHealthCheckService());
-  LOG(INFO) << "listening on " << flags.listen << (port > 0 ? absl::StrCat(" port ", port) : "");
+  const bool is_unix = absl::StartsWith(flags.listen, "unix");  // gRPC calls its port 1
+  LOG(INFO) << "listening on " << flags.listen << (is_unix ? "" : absl::StrCat(" port ", port));
   std::cout << "READY listen=" << flags.listen << " port=" << port << std::endl;
 
   ExecuteLoop loop(service->get(), queue.get());
@@ -141,7 +144,7 @@ int Main(int argc, char** argv) {
   app.add_option("--cpus", flags.cpus, "pin the compute threads to these CPUs, e.g. 0,1")
       ->delimiter(',');
   app.add_option("--isa", flags.isa, "instruction set; all give the same bits")
-      ->check(CLI::IsMember({"auto", "avx512", "avx2", "portable"}));
+      ->check(CLI::IsMember({"auto", "amx", "avx512", "avx2", "portable"}));
   app.add_flag("--no-spin", flags.no_spin, "never spin while waiting for peers");
   app.add_option("--parent-pid", flags.parent_pid, "die with this process, which is the parent");
   CLI::App* graph = app.add_subcommand("graph", "print a stage of the graph of one rank");

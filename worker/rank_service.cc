@@ -184,7 +184,8 @@ grpc::Status RankService::JoinGroup(grpc::ServerContext*, const v1::JoinGroupReq
   return ToGrpc(Join(*request));
 }
 
-absl::Status RankService::CheckEpoch(const v1::JoinGroupRequest& request) {
+absl::Status RankService::BeginEpoch(const v1::JoinGroupRequest& request,
+                                     std::shared_ptr<parallel::CancelEvent>* cancel) {
   const v1::Epoch& epoch = request.epoch();
   base::MutexLock lock(&mutex_);
   if (engine_ == nullptr) {
@@ -203,11 +204,16 @@ absl::Status RankService::CheckEpoch(const v1::JoinGroupRequest& request) {
   }
   highest_epoch_ = epoch.counter();
   SetEpoch({});
+  stream_lives_ = false;
+  if (joining_ != nullptr) joining_->Cancel();
+  joining_ = *cancel = std::make_shared<parallel::CancelEvent>();
+  joining_epoch_ = EpochName(epoch);
   return absl::OkStatus();
 }
 
 absl::Status RankService::Join(const v1::JoinGroupRequest& request) {
-  SHOAL_RETURN_IF_ERROR(CheckEpoch(request));
+  std::shared_ptr<parallel::CancelEvent> cancel;
+  SHOAL_RETURN_IF_ERROR(BeginEpoch(request, &cancel));
   const std::shared_ptr<RankEngine> joined = engine();
   joined->Abort(absl::AbortedError(
       absl::StrCat("epoch ", EpochName(request.epoch()), " replaces the one that ran")));
@@ -225,6 +231,7 @@ absl::Status RankService::Join(const v1::JoinGroupRequest& request) {
       options.connect_timeout =
           absl::Seconds(request.timeout().seconds()) + absl::Nanoseconds(request.timeout().nanos());
     }
+    options.cancel_fd = cancel->fd();
     options.op_timeout = kCollectiveTimeout;
     options.allow_spin = options_.spin;
     SHOAL_ASSIGN_OR_RETURN(transport, parallel::ConnectShm(options));
@@ -232,6 +239,11 @@ absl::Status RankService::Join(const v1::JoinGroupRequest& request) {
   joined->StartEpoch(std::move(transport));
   SHOAL_RETURN_IF_ERROR(joined->WarmUp());
   base::MutexLock lock(&mutex_);
+  if (joining_ != cancel) {
+    return absl::AbortedError(
+        absl::StrCat("epoch ", EpochName(request.epoch()), " was aborted while it was joined"));
+  }
+  joining_ = nullptr;
   SetEpoch(request.epoch());
   LOG(INFO) << "joined epoch " << EpochName(epoch_);
   return absl::OkStatus();
@@ -243,7 +255,10 @@ grpc::Status RankService::AbortGroup(grpc::ServerContext*, const v1::AbortGroupR
   if (aborted == nullptr) return grpc::Status::OK;
   {
     base::MutexLock lock(&mutex_);
-    if (EpochName(request->epoch()) != EpochName(epoch_)) {
+    if (joining_ != nullptr && EpochName(request->epoch()) == joining_epoch_) {
+      joining_->Cancel();
+      joining_ = nullptr;
+    } else if (EpochName(request->epoch()) != EpochName(epoch_)) {
       return grpc::Status(grpc::StatusCode::ABORTED,
                           absl::StrCat("epoch ", EpochName(request->epoch()),
                                        " is not the joined one, ", EpochName(epoch_)));
@@ -332,6 +347,10 @@ void RankService::StreamEnded(const std::string& stream_epoch) {
 }
 
 void RankService::Abort(const absl::Status& why) {
+  {
+    base::MutexLock lock(&mutex_);
+    if (joining_ != nullptr) joining_->Cancel();
+  }
   if (const std::shared_ptr<RankEngine> aborted = engine(); aborted != nullptr) {
     aborted->Abort(why);
   }

@@ -12,6 +12,7 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "kernels/backend.h"
 #include "model/formats/gguf.h"
+#include "parallel/cancel_event.h"
 #include "shoal/worker/v1/worker.grpc.pb.h"
 #include "worker/engine/rank_engine.h"
 
@@ -75,7 +76,10 @@ class RankService final
   absl::Status Load(const v1::LoadShardRequest& request,
                     const std::function<void(uint64_t done, uint64_t total)>& progress);
   absl::Status Join(const v1::JoinGroupRequest& request);
-  absl::Status CheckEpoch(const v1::JoinGroupRequest& request);
+  // From here on only the new epoch may go on: the old stream does not count, a join that still
+  // waits ends. `cancel` ends the new one's wait for its peers.
+  absl::Status BeginEpoch(const v1::JoinGroupRequest& request,
+                          std::shared_ptr<parallel::CancelEvent>* cancel);
   void SetEpoch(const v1::Epoch& epoch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<RankEngine> engine() const;
 
@@ -96,7 +100,11 @@ class RankService final
       ABSL_GUARDED_BY(mutex_);               // the LoadShardRequest that made engine_, serialised
   v1::Epoch epoch_ ABSL_GUARDED_BY(mutex_);  // joined, counter 0: none
   uint64_t highest_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool stream_lives_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stream_lives_ ABSL_GUARDED_BY(mutex_) = false;  // that of epoch_
+  // The join that runs, or waits for one before it: ends its wait for peers. Shared by its thread
+  // and those that cancel it.
+  std::shared_ptr<parallel::CancelEvent> joining_ ABSL_GUARDED_BY(mutex_);
+  std::string joining_epoch_ ABSL_GUARDED_BY(mutex_);
   grpc::HealthCheckServiceInterface* health_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 

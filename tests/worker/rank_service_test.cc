@@ -375,6 +375,68 @@ TEST_F(RankServiceTest, AbortWakesARankThatWaitsForItsPeer) {
   EXPECT_THAT(first.Finish().error_message(), HasSubstr("the test says so"));
 }
 
+TEST_F(RankServiceTest, AbortEndsAJoinThatWaitsForItsPeer) {
+  StartRanks(2);
+  v1::ShardLimits limits;
+  for (int rank : {0, 1}) ASSERT_TRUE(Load(rank, &limits).ok());
+  for (const int rank : {0, 1}) {
+    const uint64_t epoch = static_cast<uint64_t>(rank) + 1;
+    grpc::Status joined;
+    std::thread join([&] { joined = Join(rank, "router", epoch); });  // the other rank never comes
+    v1::AbortGroupRequest request;
+    request.mutable_epoch()->set_owner_id("router");
+    request.mutable_epoch()->set_counter(epoch);
+    grpc::Status aborted;
+    do {  // until the join has begun
+      grpc::ClientContext context;
+      v1::AbortGroupResponse response;
+      aborted = ranks_[rank]->stub()->AbortGroup(&context, request, &response);
+    } while (!aborted.ok());
+    join.join();
+    EXPECT_THAT(joined.error_message(), HasSubstr("cancelled"));
+  }
+  JoinAll("router", 3);
+}
+
+TEST_F(RankServiceTest, ALaterJoinEndsOneThatWaits) {
+  StartRanks(2);
+  v1::ShardLimits limits;
+  for (int rank : {0, 1}) ASSERT_TRUE(Load(rank, &limits).ok());
+  grpc::Status first;
+  std::thread join([&] { first = Join(0, "router", 1); });
+  JoinAll("router", 2);  // may be the first to begin: then epoch 1 is refused
+  join.join();
+  EXPECT_FALSE(first.ok());
+}
+
+TEST_F(RankServiceTest, AFailedTakeOverLeavesTheRankToWhoComesNext) {
+  StartRanks(2);
+  LoadAndJoin("router", 1);
+  PlanStream first(ranks_[0].get());
+  PlanStream second(ranks_[1].get());
+  ASSERT_TRUE(first.Write(PromptPlan("router", 1, 1)) && second.Write(PromptPlan("router", 1, 1)));
+  v1::ExecuteResponse response;
+  ASSERT_TRUE(first.Read(&response) && second.Read(&response));
+  grpc::Status taken;
+  std::thread take([&] { taken = Join(0, "thief", 2, /*take_over=*/true); });
+  v1::AbortGroupRequest abort;
+  abort.mutable_epoch()->set_owner_id("thief");
+  abort.mutable_epoch()->set_counter(2);
+  grpc::Status aborted;
+  do {
+    grpc::ClientContext context;
+    v1::AbortGroupResponse unused;
+    aborted = ranks_[0]->stub()->AbortGroup(&context, abort, &unused);
+  } while (!aborted.ok());
+  take.join();
+  EXPECT_FALSE(taken.ok());
+  first.Write(DecodePlanOf("router", 1, 2));
+  EXPECT_FALSE(first.Read(&response));
+  EXPECT_EQ(first.Finish().error_code(), grpc::StatusCode::ABORTED);
+  second.Finish();
+  JoinAll("router", 3);
+}
+
 TEST_F(RankServiceTest, IsReadyWhileAnEpochIsJoined) {
   StartRanks(1);
   const FakeHealth& health = ranks_[0]->health();
