@@ -126,6 +126,10 @@ absl::StatusOr<v1::TokenizeResponse> Frontend::Tokenize(const ServedModel& model
   const auto ids = model.tokenizer->Encode(
       request.text(), {.add_special = add_special, .parse_special = request.parse_special()});
   if (!ids.ok()) return InvalidField("text", ids.status().message());
+  if (ids->size() > limits_.max_listed_tokens) {
+    return InvalidField("text", absl::StrCat("has ", ids->size(), " tokens, at most ",
+                                             limits_.max_listed_tokens, " are listed: split it"));
+  }
   v1::TokenizeResponse response;
   for (const int32_t id : *ids) {
     response.add_ids(id);

@@ -41,7 +41,8 @@ struct ValidRequest {
 class Frontend {
  public:
   struct Limits {
-    size_t max_prompt_bytes = 4 << 20;  // of the text of a prompt, a conversation or tokens
+    size_t max_prompt_bytes = 4 << 20;   // of the text of a prompt, a conversation or tokens
+    size_t max_listed_tokens = 1 << 20;  // with their text, as Tokenize answers
   };
   // 64 random bits. Called by any thread.
   using RandomSource = std::function<uint64_t()>;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "grpc/grpc.h"
 #include "router/proto_time.h"
 #include "router/rpc_status.h"
 #include "router/wire.h"
@@ -84,6 +85,7 @@ class GenerateCall : public Reactor {
   void AddRequestId() { call_->AddInitialMetadata("x-request-id", stream_->request().request_id); }
 
   RequestStream* stream() { return stream_.get(); }
+  Outboxes::Outbox* outbox() { return outbox_.get(); }
   const ServiceContext& context() const { return context_; }
 
   static absl::Status ClientIsGone() {
@@ -107,6 +109,15 @@ class GenerateCall : public Reactor {
     return Accept(context_, *call_, request, [this] { Advance(); });
   }
 
+  std::shared_ptr<Outboxes::Outbox> OpenOutbox() {
+    // The stream holds the outbox, so the outbox does not hold the stream.
+    return context_.outboxes->Open(
+        [stream = std::weak_ptr<RequestStream>(stream_), end = EndOf(call_)](absl::Status why) {
+          if (const auto still = stream.lock()) still->Cancel(why);
+          end(why);
+        });
+  }
+
   // `turn`: of the lane.
   void Open(const absl::Status& turn) {
     if (!turn.ok()) return Refuse(turn);
@@ -122,14 +133,16 @@ class GenerateCall : public Reactor {
       is_dead = is_cancelled_;
     }
     if (is_dead) stream_->Cancel(ClientIsGone());
-    stream_->Start();
+    outbox_ = OpenOutbox();
+    stream_->Start(outbox_);
     Advance();
   }
 
   const ServiceContext& context_;
   grpc::CallbackServerContext* const call_;
   const grpc::ByteBuffer* const request_;
-  std::shared_ptr<RequestStream> stream_;  // shared with the engine; null if refused
+  std::shared_ptr<RequestStream> stream_;     // shared with the engine; null if refused
+  std::shared_ptr<Outboxes::Outbox> outbox_;  // shared with the stream
   RunningRequests::Ticket ticket_;
 
   base::Mutex mutex_;
@@ -142,10 +155,12 @@ class StreamCall final : public GenerateCall<grpc::ServerWriteReactor<grpc::Byte
   using GenerateCall::GenerateCall;
 
   void Advance() override {
-    switch (stream()->Poll(&message_)) {
+    v1::GenerateStreamResponse message;
+    switch (stream()->Poll(&message)) {
       case RequestStream::Next::kMessage:
-        if (message_.has_seed()) AddRequestId();  // the first
-        SerializeMessage(message_, &bytes_);
+        if (message.has_seed()) AddRequestId();  // the first
+        SerializeMessage(message, &bytes_);
+        outbox()->BeginWrite(bytes_.Length());
         StartWrite(&bytes_);
         break;
       case RequestStream::Next::kWait:
@@ -157,6 +172,8 @@ class StreamCall final : public GenerateCall<grpc::ServerWriteReactor<grpc::Byte
   }
 
   void OnWriteDone(bool ok) override {
+    outbox()->EndWrite();
+    bytes_.Clear();
     if (!ok) stream()->Cancel(absl::CancelledError("the client is gone"));
     Advance();
   }
@@ -169,8 +186,7 @@ class StreamCall final : public GenerateCall<grpc::ServerWriteReactor<grpc::Byte
     return absl::OkStatus();
   }
 
-  v1::GenerateStreamResponse message_;
-  grpc::ByteBuffer bytes_;
+  grpc::ByteBuffer bytes_;  // of the message that is being written
 };
 
 class UnaryCall final : public GenerateCall<grpc::ServerUnaryReactor> {
@@ -196,6 +212,8 @@ class UnaryCall final : public GenerateCall<grpc::ServerUnaryReactor> {
           if (stream()->status().ok()) {
             AddRequestId();
             SerializeMessage(response_, bytes_);
+            response_.Clear();
+            outbox()->BeginWrite(bytes_->Length());
           }
           FinishWithStatus();
           return;
@@ -229,6 +247,15 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> CurrentModel(const ServiceCon
   absl::Status status = context.engine->Readiness();
   if (status.ok()) status = absl::UnavailableError("the model is being loaded");
   return Retryable(std::move(status));
+}
+
+Outboxes::EndCall EndOf(grpc::CallbackServerContext* call) {
+  grpc_call_ref(call->c_call());
+  const std::shared_ptr<grpc_call> shared(call->c_call(), grpc_call_unref);
+  return [shared](const absl::Status& why) {
+    grpc_call_cancel_with_status(shared.get(), static_cast<grpc_status_code>(why.code()),
+                                 std::string(why.message()).c_str(), nullptr);
+  };
 }
 
 grpc::ServerUnaryReactor* NewGenerateCall(const ServiceContext& context,

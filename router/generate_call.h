@@ -11,6 +11,7 @@
 #include "grpcpp/support/server_callback.h"
 #include "router/engine.h"
 #include "router/frontend.h"
+#include "router/outboxes.h"
 #include "router/request_stream.h"
 #include "router/running_requests.h"
 #include "router/work_lanes.h"
@@ -24,12 +25,17 @@ struct ServiceContext {
   RunningRequests* requests = nullptr;
   const Frontend* frontend = nullptr;
   WorkLanes* lanes = nullptr;
+  Outboxes* outboxes = nullptr;
   std::function<absl::Time()> clock;
   RequestStream::Options stream_options = {};
 };
 
 // The model that `context` serves; UNAVAILABLE (retry) while there is none.
 absl::StatusOr<std::shared_ptr<const ServedModel>> CurrentModel(const ServiceContext& context);
+
+// Ends `call` with `why` at once, whatever is being written to its client. The function may be
+// called after the call has ended.
+Outboxes::EndCall EndOf(grpc::CallbackServerContext* call);
 
 // Serves one call of InferenceService, whose messages are bytes: of a v1::GenerateRequest and
 // v1::GenerateResponse, of a v1::GenerateStreamRequest and v1::GenerateStreamResponse. Deletes

@@ -24,7 +24,9 @@ class AnswerCall final : public grpc::ServerUnaryReactor {
   void Begin(const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
     const absl::Status submitted = context_.lanes->Submit(
         request->Length(), [this, request, response](const absl::Status& turn) {
-          Finish(ToGrpcStatus(turn.ok() ? Run(*request, response) : turn, call_));
+          const absl::Status status = turn.ok() ? Run(*request, response) : turn;
+          if (status.ok()) NoteWrite(response->Length());
+          Finish(ToGrpcStatus(status, call_));
         });
     if (!submitted.ok()) Finish(ToGrpcStatus(submitted, call_));
   }
@@ -39,9 +41,17 @@ class AnswerCall final : public grpc::ServerUnaryReactor {
     return answer_(request, response);
   }
 
+  // Ends with the call. Short answers are not worth counting.
+  void NoteWrite(size_t bytes) {
+    if (bytes <= WorkLanes::kMaxInlineBytes) return;
+    outbox_ = context_.outboxes->Open(EndOf(call_));
+    outbox_->BeginWrite(bytes);
+  }
+
   const ServiceContext& context_;
   grpc::CallbackServerContext* const call_;
   const Answer answer_;
+  std::shared_ptr<Outboxes::Outbox> outbox_;  // null: a short answer
   std::atomic<bool> is_cancelled_{false};
 };
 

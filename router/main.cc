@@ -17,12 +17,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "base/file_limit.h"
 #include "base/protocol_version.h"
+#include "base/stderr_sink.h"
 #include "base/thread/signal_watcher.h"
 #include "glog/logging.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "router/group_shell.h"
 #include "router/health.h"
+#include "router/library_logs.h"
+#include "router/listener.h"
 #include "router/router_server.h"
 
 namespace shoal::router {
@@ -108,6 +112,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->envname("SHOAL_MAX_PLANS_IN_FLIGHT")
       ->capture_default_str();
   app->add_option("--kv-cache-bytes", flags->kv_cache_bytes, "of each rank; 0: what fits")
+      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 50))  // -1 would be 2^64 - 1
       ->envname("SHOAL_KV_CACHE_BYTES")
       ->capture_default_str();
   app->add_option("--kv-cache-dtype", flags->kv_cache_dtype,
@@ -142,8 +147,11 @@ std::string FindContradiction(const Flags& flags) {
   for (const std::string& worker : flags.workers) {
     if (worker.empty()) return "--workers has an empty address";
   }
-  if (flags.listen.empty() || flags.admin_listen.empty()) {
-    return "--listen and --admin-listen must not be empty";
+  if (const absl::Status status = Listener::CheckAddress(flags.listen); !status.ok()) {
+    return absl::StrCat("--listen: ", status.message());
+  }
+  if (const absl::Status status = Listener::CheckAddress(flags.admin_listen); !status.ok()) {
+    return absl::StrCat("--admin-listen: ", status.message());
   }
   if (flags.tensor_parallel_size != 0 && flags.tensor_parallel_size != flags.workers.size()) {
     return absl::StrCat("--tensor-parallel-size is ", flags.tensor_parallel_size,
@@ -210,6 +218,17 @@ int Fail(const absl::Status& status) {
   return 1;
 }
 
+// What the process's end was, told and as its exit code.
+int ExitCode(const absl::Status& started, bool is_drained, const Flags& flags) {
+  if (!started.ok() && !absl::IsCancelled(started)) return Fail(started);
+  if (!is_drained) {
+    return Fail(absl::DeadlineExceededError(absl::StrCat(
+        "requests were ended that outlasted --drain-timeout ", flags.drain_timeout_s)));
+  }
+  LOG(INFO) << "stopped";
+  return 0;
+}
+
 int Serve(const Flags& flags) {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   const std::function<absl::Time()> clock = MakeClock();
@@ -227,19 +246,19 @@ int Serve(const Flags& flags) {
     shell.AbandonWait();
   });
 
+  bool is_drained = true;
   const absl::Status started = shell.WaitUntilReady(absl::Seconds(flags.startup_timeout_s));
   if (started.ok()) {
     std::printf("READY listen=%s admin=%s\n", (*server)->address().c_str(),
                 (*server)->admin_address().c_str());
     std::fflush(stdout);
     watcher.Wait();
-    (*server)->FinishDraining(absl::Seconds(flags.drain_timeout_s));
+    is_drained = (*server)->FinishDraining(absl::Seconds(flags.drain_timeout_s));
   }
-  (*server)->Stop();
+  (*server)->EndRequests();
   shell.Stop();
-  if (!started.ok() && !absl::IsCancelled(started)) return Fail(started);
-  LOG(INFO) << "stopped";
-  return 0;
+  // Connections end with the process: see EndRequests.
+  _exit(ExitCode(started, is_drained, flags));
 }
 
 int Main(int argc, char** argv) {
@@ -257,8 +276,10 @@ int Main(int argc, char** argv) {
     return kExitUsage;
   }
   base::SignalWatcher::Block();
-  FLAGS_logtostderr = true;
+  base::RaiseFileLimit();
   google::InitGoogleLogging(argv[0]);
+  const base::StderrSink log;
+  TakeLibraryLogs();
   if (flags.parent_pid != 0) {
     const absl::Status followed = base::FollowParent(flags.parent_pid, SIGTERM);
     if (!followed.ok()) return Fail(followed);

@@ -81,7 +81,7 @@ SamplingParams CheckSampling(const v1::SamplingParams& sampling, const ServedMod
   take(sampling.has_top_p(), sampling.top_p(), "top_p", {0, 1, true}, &params.top_p);
   take(sampling.has_min_p(), sampling.min_p(), "min_p", {0, 1}, &params.min_p);
   take(sampling.has_repetition_penalty(), sampling.repetition_penalty(), "repetition_penalty",
-       {0, 100, true}, &params.repetition_penalty);
+       {0.01f, 100}, &params.repetition_penalty);
   take(sampling.has_presence_penalty(), sampling.presence_penalty(), "presence_penalty", {-2, 2},
        &params.presence_penalty);
   take(sampling.has_frequency_penalty(), sampling.frequency_penalty(), "frequency_penalty", {-2, 2},

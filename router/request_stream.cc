@@ -44,10 +44,12 @@ std::vector<Request> RequestStream::MakeSequences() const {
   return sequences;
 }
 
-void RequestStream::Start() {
+void RequestStream::Start(std::shared_ptr<Outboxes::Outbox> outbox) {
   {
     base::MutexLock lock(&mutex_);
     CHECK(!is_submitted_) << "started twice";
+    outbox_ = std::move(outbox);
+    ReportPending();
     if (has_ended_ || builder_.all_done()) return;
     is_submitted_ = true;
   }
@@ -60,8 +62,10 @@ RequestStream::Next RequestStream::Poll(v1::GenerateStreamResponse* message) {
   if (has_ended_) return Next::kEnd;
   if (builder_.has_pending()) {
     *message = builder_.Take();
+    ReportPending();
     // With nothing left to come, the next poll ends the stream.
     has_ended_ = builder_.all_done();
+    if (has_ended_) outbox_ = nullptr;
     return Next::kMessage;
   }
   is_waiting_ = true;
@@ -108,6 +112,7 @@ void RequestStream::OnEvent(const Event& event) {
       followup.finishes = builder_.Add(choice, event);
       followup.sequence = event.request_id;
       EndIfTooSlow(&followup);
+      ReportPending();
     }
     WakeIfReady(&followup);
   }
@@ -117,7 +122,14 @@ void RequestStream::OnEvent(const Event& event) {
 void RequestStream::End(absl::Status status, Followup* followup) {
   has_ended_ = true;
   status_ = std::move(status);
+  while (builder_.has_pending()) builder_.Take();  // nobody will get it
+  ReportPending();
+  outbox_ = nullptr;  // which the engine's sequences may outlive
   followup->cancels = is_submitted_;
+}
+
+void RequestStream::ReportPending() {
+  if (outbox_ != nullptr) outbox_->SetPending(builder_.pending_bytes());
 }
 
 void RequestStream::EndIfTooSlow(Followup* followup) {

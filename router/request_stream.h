@@ -10,6 +10,7 @@
 #include "base/thread/mutex.h"
 #include "router/engine.h"
 #include "router/frontend.h"
+#include "router/outboxes.h"
 #include "router/response_builder.h"
 #include "router/served_model.h"
 #include "shoal/v1/inference.pb.h"
@@ -41,8 +42,9 @@ class RequestStream final : public SequenceSink,
   RequestStream(std::shared_ptr<const ServedModel> model, ValidRequest request, Engine* engine,
                 std::function<void()> wake, Options options);
 
-  // Submits the choices. At most once.
-  void Start();
+  // Submits the choices. At most once. `outbox` (null: nobody counts) hears what waits in the
+  // pending message.
+  void Start(std::shared_ptr<Outboxes::Outbox> outbox = nullptr);
 
   enum class Next {
     kMessage,  // `message` is to be sent; poll again after that
@@ -81,6 +83,7 @@ class RequestStream final : public SequenceSink,
   };
 
   std::vector<Request> MakeSequences() const;
+  void ReportPending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(absl::Status status, Followup* followup) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndIfTooSlow(Followup* followup) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WakeIfReady(Followup* followup) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -95,6 +98,8 @@ class RequestStream final : public SequenceSink,
 
   mutable base::Mutex mutex_;
   ResponseBuilder builder_ ABSL_GUARDED_BY(mutex_);
+  // Shared with the call that serves the stream.
+  std::shared_ptr<Outboxes::Outbox> outbox_ ABSL_GUARDED_BY(mutex_);
   bool is_waiting_ ABSL_GUARDED_BY(mutex_) = false;    // the consumer waits for `wake`
   bool is_submitted_ ABSL_GUARDED_BY(mutex_) = false;  // the engine may know the sequences
   bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;     // status_ is final

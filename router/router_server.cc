@@ -3,10 +3,10 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 
@@ -16,13 +16,22 @@ namespace {
 // A prompt has 4 MiB at most; ids and JSON take more room on the wire. gRPC refuses more than this
 // with RESOURCE_EXHAUSTED before a handler sees it.
 constexpr int kMaxRequestBytes = 16 << 20;
+constexpr int kMaxAdminRequestBytes = 1 << 20;
 
-void Configure(grpc::ServerBuilder* builder) {
-  builder->SetMaxReceiveMessageSize(kMaxRequestBytes);
+// What a server may keep for the bytes on its connections; beyond, gRPC refuses new connections and
+// ends calls.
+constexpr size_t kMaxTransportBytes = 512 << 20;
+
+// How long EndRequests lets clients take the last answers.
+constexpr absl::Duration kStopGrace = absl::Seconds(1);
+
+void Configure(int max_request_bytes, grpc::ServerBuilder* builder) {
+  builder->SetMaxReceiveMessageSize(max_request_bytes);
+  builder->SetResourceQuota(grpc::ResourceQuota("router").Resize(kMaxTransportBytes));
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 16 << 10);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4096);
-  // Two servers on one port would share its clients without anybody noticing.
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Who connects has to say something soon.
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
   // Clients may ping every 10 s, with or without a call.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -32,47 +41,23 @@ void Configure(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
 }
 
-absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(const std::string& address,
-                                                          grpc::Service* service,
-                                                          std::string* real_address) {
-  grpc::ServerBuilder builder;
-  Configure(&builder);
-  int port = 0;
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(service);
-  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr || port == 0) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", address, ": is the port free, and the address ours?"));
-  }
-  const size_t colon = address.rfind(':');
-  *real_address = absl::StartsWith(address, "unix") || colon == std::string::npos
-                      ? address
-                      : absl::StrCat(address.substr(0, colon + 1), port);
-  return server;
-}
-
-ServiceContext MakeContext(Engine* engine, RunningRequests* requests, const Frontend* frontend,
-                           WorkLanes* lanes, std::function<absl::Time()> clock,
-                           const RequestStream::Options& stream_options) {
-  return {.engine = engine,
-          .requests = requests,
-          .frontend = frontend,
-          .lanes = lanes,
-          .clock = std::move(clock),
-          .stream_options = stream_options};
-}
-
 }  // namespace
 
 RouterServer::RouterServer(const Options& options, Engine* engine, Health* health,
                            std::function<absl::Time()> clock, Frontend::RandomSource random)
     : health_(health),
       frontend_(options.limits, std::move(random)),
+      outboxes_(options.outboxes),
       lanes_(options.lanes),
-      inference_(MakeContext(engine, &requests_, &frontend_, &lanes_, clock, options.stream)),
-      admin_(MakeContext(engine, &requests_, &frontend_, &lanes_, clock, options.stream),
-             options.version) {}
+      context_{.engine = engine,
+               .requests = &requests_,
+               .frontend = &frontend_,
+               .lanes = &lanes_,
+               .outboxes = &outboxes_,
+               .clock = std::move(clock),
+               .stream_options = options.stream},
+      inference_(context_),
+      admin_(context_, options.version) {}
 
 absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(Options options, Engine* engine,
                                                                   Health* health,
@@ -85,12 +70,38 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(Options option
   return server;
 }
 
+absl::StatusOr<RouterServer::Endpoint> RouterServer::Serve(const std::string& address,
+                                                           int max_request_bytes,
+                                                           grpc::Service* service) {
+  using Builder = grpc::ServerBuilder;
+  Endpoint endpoint;
+  SHOAL_ASSIGN_OR_RETURN(endpoint.listener, Listener::Open(address));
+  Builder builder;
+  Configure(max_request_bytes, &builder);
+  std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
+      builder.experimental().AddExternalConnectionAcceptor(
+          Builder::experimental_type::ExternalConnectionType::FROM_FD,
+          grpc::InsecureServerCredentials());
+  builder.RegisterService(service);
+  endpoint.server = builder.BuildAndStart();
+  if (endpoint.server == nullptr) {
+    return absl::InternalError(absl::StrCat("gRPC cannot serve on ", address));
+  }
+  // The listener's only: std::function wants it copyable.
+  endpoint.listener->Start([acceptor, listener_fd = endpoint.listener->fd()](int fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.listener_fd = listener_fd;
+    connection.fd = fd;
+    acceptor->HandleNewConnection(&connection);
+  });
+  return endpoint;
+}
+
 absl::Status RouterServer::Listen(const Options& options) {
-  SHOAL_ASSIGN_OR_RETURN(server_, StartServer(options.listen, &inference_, &address_));
-  SHOAL_ASSIGN_OR_RETURN(admin_server_,
-                         StartServer(options.admin_listen, &admin_, &admin_address_));
-  health_->Attach(server_->GetHealthCheckService());
-  health_->Attach(admin_server_->GetHealthCheckService());
+  SHOAL_ASSIGN_OR_RETURN(clients_, Serve(options.listen, kMaxRequestBytes, &inference_));
+  SHOAL_ASSIGN_OR_RETURN(operators_, Serve(options.admin_listen, kMaxAdminRequestBytes, &admin_));
+  health_->Attach(clients_.server->GetHealthCheckService());
+  health_->Attach(operators_.server->GetHealthCheckService());
   return absl::OkStatus();
 }
 
@@ -111,17 +122,28 @@ bool RouterServer::FinishDraining(absl::Duration timeout) {
   return false;
 }
 
-void RouterServer::Stop() {
+void RouterServer::EndRequests() {
+  if (std::exchange(has_ended_requests_, true)) return;
+  for (Endpoint* endpoint : {&clients_, &operators_}) {
+    if (endpoint->listener != nullptr) endpoint->listener->Stop();
+  }
   requests_.StartDraining("the router is shutting down");
-  // Health watches and silent clients stay open for as long as they are let.
-  const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(1);
   requests_.CancelAll(absl::UnavailableError("the router is shutting down"));
   lanes_.Stop();
-  if (server_ != nullptr) server_->Shutdown(deadline);
-  if (admin_server_ != nullptr) admin_server_->Shutdown(deadline);
+  requests_.WaitUntilEmpty(kStopGrace);
+}
+
+void RouterServer::Stop() {
+  if (std::exchange(is_stopped_, true)) return;
+  EndRequests();
+  // At once: health watches and silent clients would stay for as long as they are let.
+  const auto now = std::chrono::system_clock::now();
+  for (Endpoint* endpoint : {&clients_, &operators_}) {
+    if (endpoint->server != nullptr) endpoint->server->Shutdown(now);
+  }
   health_->Detach();
-  server_.reset();
-  admin_server_.reset();
+  clients_.server.reset();
+  operators_.server.reset();
 }
 
 }  // namespace shoal::router

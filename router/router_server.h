@@ -13,6 +13,8 @@
 #include "router/generate_call.h"
 #include "router/health.h"
 #include "router/inference_service.h"
+#include "router/listener.h"
+#include "router/outboxes.h"
 #include "router/running_requests.h"
 #include "router/work_lanes.h"
 
@@ -23,16 +25,17 @@ namespace shoal::router {
 class RouterServer {
  public:
   struct Options {
-    std::string listen = "127.0.0.1:0";        // HOST:PORT (0: any free) or unix:PATH
+    std::string listen = "127.0.0.1:0";        // see Listener::CheckAddress
     std::string admin_listen = "127.0.0.1:0";  // likewise
     std::string version;
     Frontend::Limits limits;
     RequestStream::Options stream;
     WorkLanes::Options lanes;
+    Outboxes::Options outboxes;
   };
 
-  // Serves from now on; requests are UNAVAILABLE while `engine` has no model. Errors: an address
-  // that cannot be listened on. `engine` and `health` outlive the server, `health` shows its state.
+  // Serves from now on; requests are UNAVAILABLE while `engine` has no model. Errors: those of
+  // Listener::Open. `engine` and `health` outlive the server, `health` shows its state.
   static absl::StatusOr<std::unique_ptr<RouterServer>> Start(Options options, Engine* engine,
                                                              Health* health,
                                                              std::function<absl::Time()> clock,
@@ -47,30 +50,44 @@ class RouterServer {
   // (finite). Returns whether all ended by themselves.
   bool FinishDraining(absl::Duration timeout);
 
-  // Closes the listeners; calls that are open a second later are cancelled. Returns when the last
-  // handler is done.
+  // Closes the listeners and ends what runs with UNAVAILABLE. Returns when clients have their ends,
+  // after a second at most. Open connections are served on: their requests hear UNAVAILABLE, until
+  // the process exits. (gRPC's shutdown would answer CANCELLED what comes while it goes on.)
+  void EndRequests();
+
+  // And closes the connections. Returns when the last handler is done.
   void Stop();
 
   // With the real ports.
-  const std::string& address() const { return address_; }
-  const std::string& admin_address() const { return admin_address_; }
+  const std::string& address() const { return clients_.listener->address(); }
+  const std::string& admin_address() const { return operators_.listener->address(); }
   RunningRequests* requests() { return &requests_; }
 
  private:
+  // A server of gRPC and the listener that brings its connections.
+  struct Endpoint {
+    std::unique_ptr<Listener> listener;
+    std::unique_ptr<grpc::Server> server;
+  };
+  static absl::StatusOr<Endpoint> Serve(const std::string& address, int max_request_bytes,
+                                        grpc::Service* service);
+
   RouterServer(const Options& options, Engine* engine, Health* health,
                std::function<absl::Time()> clock, Frontend::RandomSource random);
   absl::Status Listen(const Options& options);
 
   Health* const health_;
   const Frontend frontend_;
+  Outboxes outboxes_;
   RunningRequests requests_;
   WorkLanes lanes_;
+  const ServiceContext context_;
   InferenceService inference_;
   AdminService admin_;
-  std::string address_;
-  std::string admin_address_;
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<grpc::Server> admin_server_;
+  Endpoint clients_;
+  Endpoint operators_;
+  bool has_ended_requests_ = false;
+  bool is_stopped_ = false;
 };
 
 }  // namespace shoal::router
