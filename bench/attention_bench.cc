@@ -184,9 +184,10 @@ std::vector<Step> Steps() {
     return std::vector<Sequence>(n, Sequence{cached, 1});
   };
   std::vector<Step> steps = {
-      {"decode_4096", many(1, 4095)},   {"decode_16384", many(1, 16383)},
-      {"decode_16x192", many(16, 191)}, {"decode_4x1000", many(4, 999)},{"decode_1x256", many(1, 255)},
-      {"prefill_512", {{0, 512}}},      {"prefill_512_at_3584", {{3584, 512}}}};
+      {"decode_4096", many(1, 4095)},        {"decode_16384", many(1, 16383)},
+      {"decode_16x192", many(16, 191)},      {"decode_4x1000", many(4, 999)},
+      {"decode_1x256", many(1, 255)},        {"prefill_512", {{0, 512}}},
+      {"prefill_512_at_3584", {{3584, 512}}}};
   std::vector<Sequence> mix = many(15, 300);
   mix.push_back({16000, 1});
   mix.push_back({0, 64});
