@@ -1,8 +1,14 @@
 #include "router/health.h"
 
+#include "glog/logging.h"
+#include "grpc/health/v1/health.pb.h"
 #include "shoal/v1/inference.grpc.pb.h"
 
 namespace shoal::router {
+
+// gRPC serves the health service without its descriptor: this links it, so that reflection can
+// describe what it lists.
+Health::Health() { CHECK(grpc::health::v1::HealthCheckRequest::descriptor() != nullptr); }
 
 void Health::Attach(grpc::HealthCheckServiceInterface* service) {
   if (service == nullptr) return;

@@ -14,6 +14,8 @@ namespace shoal::router {
 // Thread-safe.
 class Health {
  public:
+  Health();
+
   // `service` lives until Detach. Null (health checks are off) is ignored.
   void Attach(grpc::HealthCheckServiceInterface* service);
   void Detach();

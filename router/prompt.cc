@@ -156,9 +156,18 @@ absl::StatusOr<std::vector<text::TextSpan>> RenderChat(const ServedModel& model,
   if (const size_t bytes = TextBytes(chat); bytes > max_bytes) {
     return TooManyBytes("chat", bytes, max_bytes);
   }
-  SHOAL_ASSIGN_OR_RETURN(const text::ChatInput input, ToChatInput(chat));
+  SHOAL_ASSIGN_OR_RETURN(text::ChatInput input, ToChatInput(chat));
   auto spans = model.chat_template->Render(input, now);
   if (!spans.ok()) return AtField("chat", spans.status());
+  if (!input.tools.empty()) {
+    input.tools.clear();
+    const auto without_tools = model.chat_template->Render(input, now);
+    if (without_tools.ok() && *without_tools == *spans) {
+      return InvalidField("chat.tools", absl::StrCat("the chat template of model ", model.name,
+                                                     " makes no use of tools: leave them out, or "
+                                                     "describe them in a message"));
+    }
+  }
   return spans;
 }
 

@@ -16,8 +16,8 @@ namespace shoal::router {
 
 // Text of a template and of users, told apart: only the former may become control tokens. Errors:
 // INVALID_ARGUMENT when the model has no template, the text is longer than `max_bytes`, there are
-// more than 65,536 messages, tools and tool calls, or the template refuses the conversation (its
-// own message is passed on).
+// more than 65,536 messages, tools and tool calls, the template refuses the conversation (its own
+// message is passed on), or there are tools and the text is the same without them.
 absl::StatusOr<std::vector<text::TextSpan>> RenderChat(const ServedModel& model,
                                                        const v1::ChatInput& chat, size_t max_bytes,
                                                        absl::Time now);
