@@ -59,6 +59,7 @@ void TileLeaf(const cpu::CpuWeight& weight, const uint8_t* tile, const Panel& pa
   constexpr int kLead = 2;
   constexpr int kLag = 4;
   constexpr int kRing = 8;
+  static_assert(kRing >= kLead + kTileSlots && kRing >= kLag + kTileSlots);
   alignas(64) uint8_t codes[kRing][512];
   alignas(64) int32_t sums[kRing][16 * 16];
   const __m512i zero = _mm512_set1_epi8(static_cast<char>(weight.zero));
