@@ -14,6 +14,8 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/file_limit.h"
+#include "base/stderr_sink.h"
 #include "base/thread/signal_watcher.h"
 #include "glog/logging.h"
 #include "grpcpp/grpcpp.h"
@@ -129,8 +131,9 @@ int DescribeGraph(const Flags& flags) {
 }
 
 int Main(int argc, char** argv) {
-  FLAGS_logtostderr = true;
+  base::RaiseFileLimit();
   google::InitGoogleLogging(argv[0]);
+  const base::StderrSink log;
   Flags flags;
   CLI::App app(
       "shoal-worker: one rank of a Shoal cluster. It waits for a router, which tells it the\n"
