@@ -64,7 +64,7 @@ RequestStream::Next RequestStream::Poll(v1::GenerateStreamResponse* message) {
     *message = builder_.Take();
     ReportPending();
     // With nothing left to come, the next poll ends the stream.
-    has_ended_ = builder_.all_done();
+    has_ended_ = builder_.all_done() && !builder_.has_pending();
     if (has_ended_) outbox_ = nullptr;
     return Next::kMessage;
   }
@@ -133,9 +133,10 @@ void RequestStream::ReportPending() {
 }
 
 void RequestStream::EndIfTooSlow(Followup* followup) {
-  if (builder_.pending_bytes() <= options_.max_pending_bytes) return;
+  const size_t waiting = builder_.pending_bytes() - builder_.pending_prompt_bytes();
+  if (waiting <= options_.max_pending_bytes) return;
   End(absl::ResourceExhaustedError(
-          absl::StrCat("the client reads slower than tokens come: ", builder_.pending_bytes(),
+          absl::StrCat("the client reads slower than tokens come: ", waiting,
                        " bytes wait for it, the limit is ", options_.max_pending_bytes,
                        "; read faster, or ask for fewer choices or logprobs")),
       followup);

@@ -23,8 +23,9 @@ namespace shoal::router {
 //   engine --OnEvent--> ResponseBuilder (pending message) --Poll--> gRPC
 //
 // A client that reads slower than tokens come grows only this message, up to max_pending_bytes;
-// then its request ends with RESOURCE_EXHAUSTED. It is not paused: everybody else would pay for the
-// blocks that a paused sequence holds.
+// then its request ends with RESOURCE_EXHAUSTED. (The echo and logprobs of the prompt, which come
+// in a burst, do not count: the prompt bounds them.) It is not paused: everybody else would pay for
+// the blocks that a paused sequence holds.
 //
 // The stream ends exactly once: with OK when every choice has finished, or with the first error;
 // what is pending then is dropped (a client resumes with the tokens it has). Thread-safe. Owned by

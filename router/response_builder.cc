@@ -65,8 +65,10 @@ void ResponseBuilder::Resume(Choice* choice, uint32_t index) {
 void ResponseBuilder::AddEcho() {
   const std::string text = TextOf(model_, request_.prompt, request_.skip_special_tokens);
   for (uint32_t i = 0; i < choices_.size(); ++i) {
+    StartMessageIfFull();
     Delta(i);
     AddText(i, text);
+    pending_bytes_.prompt += text.size();
   }
   if (request_.sampling.prompt_logprobs) {
     FillLogprobs({.chosen = {.token_id = request_.prompt[0], .logprob = 0}, .top = {}},
@@ -95,6 +97,7 @@ bool ResponseBuilder::Add(uint32_t choice, const Event& event) {
 void ResponseBuilder::AddTokens(uint32_t index, const Event& event) {
   Choice& choice = choices_[index];
   for (size_t i = 0; i < event.token_ids.size() && !choice.is_done; ++i) {
+    StartMessageIfFull();
     AddId(index, event.token_ids[i], i < event.logprobs.size() ? &event.logprobs[i] : nullptr);
     const text::StreamDecoder::Delta decoded = choice.decoder.Append(event.token_ids[i]);
     AddText(index, decoded.text);
@@ -103,9 +106,12 @@ void ResponseBuilder::AddTokens(uint32_t index, const Event& event) {
 }
 
 void ResponseBuilder::AddPromptLogprobs(const Event& event) {
-  v1::Choice* delta = Delta(0);
   for (const PositionLogprobs& logprobs : event.logprobs) {
+    StartMessageIfFull();
+    v1::Choice* delta = Delta(0);
+    const size_t before = pending_bytes_.total;
     FillLogprobs(logprobs, delta->add_prompt_logprobs());
+    pending_bytes_.prompt += pending_bytes_.total - before;
   }
 }
 
@@ -124,12 +130,22 @@ void ResponseBuilder::AddFinish(uint32_t index, const Outcome& outcome) {
   EndChoice(index, v1::FINISH_REASON_STOP_TOKEN);
 }
 
+void ResponseBuilder::StartMessageIfFull() {
+  if (pending_bytes_.total < kFullBytes) return;
+  full_bytes_.total += pending_bytes_.total;
+  full_bytes_.prompt += pending_bytes_.prompt;
+  full_.push_back({.message = std::move(pending_), .bytes = pending_bytes_});
+  pending_.Clear();
+  pending_bytes_ = {};
+  for (Choice& choice : choices_) choice.delta = -1;
+}
+
 v1::Choice* ResponseBuilder::Delta(uint32_t index) {
   int& delta = choices_[index].delta;
   if (delta < 0) {
     delta = pending_.deltas_size();
     pending_.add_deltas()->set_index(index);
-    pending_bytes_ += sizeof(v1::Choice);
+    pending_bytes_.total += sizeof(v1::Choice);
   }
   return pending_.mutable_deltas(delta);
 }
@@ -139,14 +155,14 @@ void ResponseBuilder::AddId(uint32_t index, uint32_t id, const PositionLogprobs*
   ++choices_[index].num_tokens;
   if (request_.return_token_ids) {
     delta->add_token_ids(id);
-    pending_bytes_ += sizeof(id);
+    pending_bytes_.total += sizeof(id);
   }
   if (logprobs != nullptr) FillLogprobs(*logprobs, delta->add_logprobs());
 }
 
 void ResponseBuilder::AddText(uint32_t index, const std::string& text) {
   Delta(index)->mutable_text()->append(text);
-  pending_bytes_ += text.size();
+  pending_bytes_.total += text.size();
 }
 
 void ResponseBuilder::EndChoice(uint32_t index, v1::FinishReason reason) {
@@ -173,7 +189,7 @@ void ResponseBuilder::FillLogprobs(const PositionLogprobs& logprobs, v1::Positio
     to->set_token_id(from.token_id);
     to->set_token_bytes(model_.tokenizer->TokenBytes(static_cast<int32_t>(from.token_id)));
     to->set_logprob(from.logprob);
-    pending_bytes_ += kLogprobBytes + to->token_bytes().size();
+    pending_bytes_.total += kLogprobBytes + to->token_bytes().size();
   };
   fill(logprobs.chosen, out->mutable_chosen());
   for (const TokenLogprob& top : logprobs.top) fill(top, out->add_top());
@@ -211,17 +227,25 @@ void ResponseBuilder::FillTimings(v1::Timings* timings) const {
 
 v1::GenerateStreamResponse ResponseBuilder::Take() {
   v1::GenerateStreamResponse message;
-  message.Swap(&pending_);
-  pending_bytes_ = 0;
-  for (Choice& choice : choices_) choice.delta = -1;
+  if (!full_.empty()) {
+    message.Swap(&full_.front().message);
+    full_bytes_.total -= full_.front().bytes.total;
+    full_bytes_.prompt -= full_.front().bytes.prompt;
+    full_.pop_front();
+  } else {
+    message.Swap(&pending_);
+    pending_bytes_ = {};
+    for (Choice& choice : choices_) choice.delta = -1;
+  }
+  const bool is_last = all_done() && !has_pending();
   message.set_request_id(request_.request_id);
   message.set_model(model_.name);
   if (!has_sent_) {
     message.set_seed(request_.sampling.seed);
     message.set_numerics_id(model_.numerics_id);
   }
-  if (!has_sent_ || all_done()) FillUsage(message.mutable_usage());
-  if (all_done()) FillTimings(message.mutable_timings());
+  if (!has_sent_ || is_last) FillUsage(message.mutable_usage());
+  if (is_last) FillTimings(message.mutable_timings());
   has_sent_ = true;
   return message;
 }

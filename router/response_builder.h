@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,9 @@
 namespace shoal::router {
 
 // Turns what happens to the sequences of one request, one a choice, into messages of
-// GenerateStream. All that comes between two calls of Take is merged into one message. A choice's
-// text, tokens and usage depend on its tokens alone, not on how they were grouped:
+// GenerateStream. All that comes between two calls of Take is merged, into messages that hold not
+// much more than kFullBytes, as a client limits what it receives. A choice's text, tokens and usage
+// depend on its tokens alone, not on how they were grouped:
 //   - the tokens up to and including the one that ended it (an end token, or the one whose text
 //     completed a stop string) are returned as ids and counted in usage.completion_tokens; a
 //     resumed stream counts the tokens that it was given, too, and returns only the new ones;
@@ -30,6 +32,8 @@ class ResponseBuilder {
   // start: its tokens had reached an end that the client did not hear of.
   ResponseBuilder(const ServedModel* model, const ValidRequest* request);
 
+  static constexpr size_t kFullBytes = 1 << 20;  // of memory; less on the wire
+
   // A kTokens or kPromptLogprobs event of `choice`, or kFinished for another reason than an error.
   // Events of a choice that is done are ignored. Returns true when the event's text completed a
   // stop string: then the choice is done, and its sequence is to be ended.
@@ -42,15 +46,26 @@ class ResponseBuilder {
   uint32_t num_generated_tokens() const;
 
   // Something to send. The first message waits for the first event, which has the usage.
-  bool has_pending() const { return (has_started_ || all_done()) && pending_.deltas_size() > 0; }
-  // About how much memory the pending message takes.
-  size_t pending_bytes() const { return pending_bytes_; }
+  bool has_pending() const {
+    return (has_started_ || all_done()) && (!full_.empty() || pending_.deltas_size() > 0);
+  }
+  // About how much memory the pending messages take, and how much of it is of the prompt.
+  size_t pending_bytes() const { return full_bytes_.total + pending_bytes_.total; }
+  size_t pending_prompt_bytes() const { return full_bytes_.prompt + pending_bytes_.prompt; }
 
-  // The pending message; the last one, with usage and timings, if all choices are done.
-  // REQUIRES: has_pending().
+  // The next message; the last one, with usage and timings, if all choices are done and nothing
+  // else is pending. REQUIRES: has_pending().
   v1::GenerateStreamResponse Take();
 
  private:
+  struct Bytes {
+    size_t total = 0;
+    size_t prompt = 0;  // of total
+  };
+  struct FullMessage {
+    v1::GenerateStreamResponse message;
+    Bytes bytes;
+  };
   struct Choice {
     text::StreamDecoder decoder;
     uint32_t num_tokens = 0;  // generated
@@ -63,6 +78,8 @@ class ResponseBuilder {
   void AddTokens(uint32_t index, const Event& event);
   void AddPromptLogprobs(const Event& event);
   void AddFinish(uint32_t index, const Outcome& outcome);
+  // What comes next goes to a new message, if the pending one is full.
+  void StartMessageIfFull();
   // The parts of a delta.
   v1::Choice* Delta(uint32_t index);
   void AddId(uint32_t index, uint32_t id, const PositionLogprobs* logprobs);
@@ -81,7 +98,9 @@ class ResponseBuilder {
   std::vector<Choice> choices_;
   uint32_t num_done_ = 0;
   v1::GenerateStreamResponse pending_;
-  size_t pending_bytes_ = 0;
+  Bytes pending_bytes_;
+  std::deque<FullMessage> full_;  // before `pending_`
+  Bytes full_bytes_;              // of all of them
   bool has_started_ = false;
   bool has_sent_ = false;  // the first message
   uint32_t num_cached_tokens_ = 0;

@@ -174,6 +174,40 @@ TEST_F(RequestStreamTest, AReaderThatKeepsUpIsNeverTooSlow) {
   EXPECT_EQ(Poll(), Next::kEnd);
 }
 
+// As many logprobs as a long prompt has come with one step, before a client could read any.
+TEST_F(RequestStreamTest, LogprobsOfALongPromptAreNoSlowReaderAndComeInSeveralMessages) {
+  constexpr int kPositions = 3000;
+  Open(1, /*max_pending_bytes=*/1 << 20);
+  const PositionLogprobs position{.chosen = {.token_id = kHello, .logprob = -1},
+                                  .top = std::vector<TokenLogprob>(20, {kHello, -1})};
+  stream_->OnEvent({.kind = Event::Kind::kPromptLogprobs,
+                    .request_id = first_,
+                    .token_ids = {},
+                    .logprobs = std::vector<PositionLogprobs>(kPositions, position),
+                    .outcome = {}});
+  engine_.Generate(first_, "ab");
+  EXPECT_THAT(engine_.WaitForCancels(0), IsEmpty());
+  int num_positions = 0, num_messages = 0;
+  std::string text;
+  const auto read = [&] {
+    ASSERT_EQ(Poll(), Next::kMessage);
+    ++num_messages;
+    EXPECT_LT(message_.ByteSizeLong(), 2u << 20);
+    for (const v1::Choice& delta : message_.deltas()) {
+      num_positions += delta.prompt_logprobs_size();
+      text += delta.text();
+    }
+  };
+  read();
+  engine_.EndAtLength(first_);
+  while (!message_.has_timings()) ASSERT_NO_FATAL_FAILURE(read());
+  EXPECT_EQ(num_positions, kPositions);
+  EXPECT_GE(num_messages, 3);
+  EXPECT_EQ(text, "ab");
+  EXPECT_EQ(Poll(), Next::kEnd);
+  EXPECT_TRUE(stream_->status().ok());
+}
+
 TEST_F(RequestStreamTest, ShowsItsProgress) {
   Open();
   EXPECT_TRUE(stream_->progress().is_queued);
