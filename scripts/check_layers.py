@@ -32,8 +32,8 @@ FORBIDDEN = {
 }
 # One instruction set each: intrinsics, C headers, the op contract and their own folder only. What they
 # share with their sister folders is text (*.inc.h) and the plain table.
-ISA_FOLDERS = ["kernels/cpu/avx512", "kernels/cpu/avx2", "kernels/cpu/portable"]
-ISA_ALLOWED = (r"^(kernels/ops\.h|kernels/cpu/(isa_table|packed_layout)\.h|kernels/cpu/.*\.inc\.h|immintrin\.h|utility|[a-z]+\.h"
+ISA_FOLDERS = ["kernels/cpu/amx", "kernels/cpu/avx512", "kernels/cpu/avx2", "kernels/cpu/portable"]
+ISA_ALLOWED = (r"^(kernels/ops\.h|kernels/cpu/(isa_table|packed_layout)\.h|kernels/cpu/.*\.inc\.h|immintrin\.h|utility|type_traits|[a-z]+\.h"
                r"|c[a-z]+)$")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]')
