@@ -60,7 +60,7 @@ Command AddServe(CLI::App* root, ServeFlags* flags) {
       ->check(Within(1, 1024));
   Option(app, "--cpus", &flags->cpus, "CPUs for the ranks, split among them: 0-3,8");
   Option(app, "--isa", &flags->isa, "instruction set; all give the same bits")
-      ->check(CLI::IsMember({"auto", "avx512", "avx2", "portable"}))
+      ->check(CLI::IsMember({"auto", "amx", "avx512", "avx2", "portable"}))
       ->capture_default_str();
   app->add_flag("--no-spin", flags->no_spin, "ranks never spin while they wait for each other");
   AddRouterOptions(app, flags);

@@ -78,7 +78,10 @@ class GenerateCall : public Reactor {
  protected:
   virtual absl::Status Parse(const grpc::ByteBuffer& bytes, v1::GenerateRequest* request) = 0;
 
-  void FinishWithStatus() { this->Finish(ToGrpcStatus(stream_->status(), call_)); }
+  void FinishWithStatus() {
+    ticket_.ReleaseId();  // whoever hears of the end may use the id again
+    this->Finish(ToGrpcStatus(stream_->status(), call_));
+  }
 
   // Sent with the first message. A refusal has none, so that it stays a trailers-only response,
   // which clients with a retry policy may repeat.

@@ -15,8 +15,13 @@ RunningRequests::Ticket& RunningRequests::Ticket::operator=(Ticket&& other) noex
   return *this;
 }
 
+void RunningRequests::Ticket::ReleaseId() {
+  if (owner_ != nullptr && !id_.empty()) owner_->Remove(std::exchange(id_, ""));
+}
+
 void RunningRequests::Ticket::Reset() {
-  if (owner_ != nullptr) std::exchange(owner_, nullptr)->Remove(id_);
+  ReleaseId();
+  if (owner_ != nullptr) std::exchange(owner_, nullptr)->Leave();
 }
 
 absl::StatusOr<RunningRequests::Ticket> RunningRequests::Add(std::shared_ptr<RequestStream> stream,
@@ -29,6 +34,7 @@ absl::StatusOr<RunningRequests::Ticket> RunningRequests::Add(std::shared_ptr<Req
     return absl::AlreadyExistsError(absl::StrCat(
         "request_id \"", id, "\" is still running: choose another, or leave it empty"));
   }
+  ++num_tickets_;
   return Ticket(this, id);
 }
 
@@ -77,7 +83,7 @@ absl::Status RunningRequests::CheckAcceptingLocked() const {
 bool RunningRequests::WaitUntilEmpty(absl::Duration timeout) {
   const auto start = std::chrono::steady_clock::now();
   base::MutexLock lock(&mutex_);
-  while (!entries_.empty()) {
+  while (num_tickets_ > 0) {
     const absl::Duration left =
         timeout - absl::FromChrono(std::chrono::steady_clock::now() - start);
     if (left <= absl::ZeroDuration()) return false;
@@ -97,7 +103,11 @@ void RunningRequests::Remove(const std::string& id) {
   const auto it = entries_.find(id);
   removed = std::move(it->second);
   entries_.erase(it);
-  if (entries_.empty()) changed_.SignalAll();
+}
+
+void RunningRequests::Leave() {
+  base::MutexLock lock(&mutex_);
+  if (--num_tickets_ == 0) changed_.SignalAll();
 }
 
 }  // namespace shoal::router

@@ -27,13 +27,17 @@ class RunningRequests {
     Ticket& operator=(Ticket&& other) noexcept;
     ~Ticket() { Reset(); }
 
+    // The id is free from now on and the request off the list; a drain still waits for the ticket.
+    // For the moment before the client learns that its request has ended.
+    void ReleaseId();
+
    private:
     friend class RunningRequests;
     Ticket(RunningRequests* owner, std::string id) : owner_(owner), id_(std::move(id)) {}
     void Reset();
 
     RunningRequests* owner_ = nullptr;
-    std::string id_;
+    std::string id_;  // empty: released
   };
 
   struct Entry {
@@ -57,7 +61,7 @@ class RunningRequests {
   // UNAVAILABLE (retry) once draining.
   absl::Status CheckAccepting() const;
 
-  // Waits until nothing runs; false after `timeout`, which is finite.
+  // Waits until no ticket is out; false after `timeout`, which is finite.
   bool WaitUntilEmpty(absl::Duration timeout);
 
   // Ends all with `why`.
@@ -65,11 +69,13 @@ class RunningRequests {
 
  private:
   void Remove(const std::string& id);
+  void Leave();
   absl::Status CheckAcceptingLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable base::Mutex mutex_;
   base::CondVar changed_;
   std::map<std::string, Entry, std::less<>> entries_ ABSL_GUARDED_BY(mutex_);
+  size_t num_tickets_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string draining_reason_ ABSL_GUARDED_BY(mutex_);
 };
 

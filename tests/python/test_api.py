@@ -104,7 +104,7 @@ def test_prompts_over_the_limit_fail_alone_with_numbers(tiny):
 OPTIONAL = dict(
     temperature=0.7, top_p=0.9, top_k=20, min_p=0.05, repetition_penalty=1.1, presence_penalty=0.5,
     frequency_penalty=0.5, seed=7, logit_bias={9: -100.0}, max_tokens=12, min_tokens=3, stop_strings=["zqzq"],
-    stop_token_ids=[500], ignore_eos=True, include_stop_in_output=True, model="tiny-llama-F32-1", n=3, top_logprobs=2,
+    stop_token_ids=[500], ignore_eos=True, include_stop_in_output=True, model=None, n=3, top_logprobs=2,
     echo=True, priority=3, request_id="optional", add_special_tokens=False, skip_special_tokens=False,
     generated_token_ids=[8, 9, 10], truncate_prompt_tokens=40, cache_salt="salt")
 
@@ -116,10 +116,13 @@ def test_every_option_works_on_prompts_of_one_and_of_three_chunks(models):
     assert set(OPTIONAL) == fields - always, "a new field needs a value here"
     together = {name: value for name, value in OPTIONAL.items() if name != "generated_token_ids"}  # that needs n = 1
     cases = [{name: value} for name, value in OPTIONAL.items()] + [together]
-    with Cluster(models(), "--max-prefill-chunk", 16) as cluster:
+    model = models()
+    with Cluster(model, "--max-prefill-chunk", 16) as cluster:
         for prompt in PROMPT, [(i * 17 + 3) % 500 for i in range(48)]:
             for options in cases:
                 options = {"max_tokens": 8, "seed": 1, **options}
+                if "model" in options:
+                    options["model"] = model.stem  # what `serve` calls it
                 metadata = [("x-priority", "9"), ("shoal-internal", "1"), ("trace-bin", b"\0\xff")]
                 first, again = (cluster.stub.Generate(request(prompt, **options), timeout=20, metadata=metadata)
                                 for _ in range(2))
@@ -138,7 +141,7 @@ def test_truncation_keeps_the_end(tiny):
 
 
 def test_a_running_request_id_is_not_taken_twice(tiny):
-    first = tiny.stream(PROMPT, request_id="twice", ignore_eos=True)
+    first = tiny.stream(PROMPT, request_id="twice", ignore_eos=True, n=32)  # long enough to be met
     next(first)
     refused(tiny, grpc.StatusCode.ALREADY_EXISTS, PROMPT, request_id="twice")
     first.cancel()
