@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <future>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,15 +25,15 @@ int NiceOfThisThread() { return getpriority(PRIO_PROCESS, static_cast<id_t>(gett
 class WorkQueueTest : public ::testing::Test {
  protected:
   void Hold(WorkQueue* queue, size_t bytes) {
-    std::promise<void> started;
+    const auto started = std::make_shared<std::promise<void>>();  // set_value may outlast the wait
     ASSERT_TRUE(queue
                     ->Submit(bytes,
-                             [&](const absl::Status&) {
-                               started.set_value();
+                             [this, started](const absl::Status&) {
+                               started->set_value();
                                released_.get_future().wait();
                              })
                     .ok());
-    started.get_future().wait();
+    started->get_future().wait();
   }
   void Release() { released_.set_value(); }
   WorkQueue::Work Note(int number) {
@@ -48,12 +49,12 @@ class WorkQueueTest : public ::testing::Test {
 };
 
 TEST_F(WorkQueueTest, WorksInOrderBelowTheOthersPriority) {
+  std::promise<int> nice;  // before the queue, whose thread may be in set_value still
+  std::promise<void> last;
   WorkQueue queue({.nice = 7});
-  std::promise<int> nice;
   ASSERT_TRUE(
       queue.Submit(1, [&](const absl::Status&) { nice.set_value(NiceOfThisThread()); }).ok());
   EXPECT_EQ(nice.get_future().get(), 7);
-  std::promise<void> last;
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(queue.Submit(1, Note(i)).ok());
   ASSERT_TRUE(queue.Submit(1, [&](const absl::Status&) { last.set_value(); }).ok());
   last.get_future().wait();
@@ -84,14 +85,14 @@ TEST_F(WorkQueueTest, RefusesMoreThanItsCount) {
 }
 
 TEST_F(WorkQueueTest, DoneWorkMakesRoom) {
+  std::promise<void> done[10];
   WorkQueue queue({.max_bytes = 100});
   for (int i = 0; i < 10; ++i) {
-    std::promise<void> done;
     // The bytes are free a moment after the work is done.
-    while (!queue.Submit(100, [&](const absl::Status&) { done.set_value(); }).ok()) {
+    while (!queue.Submit(100, [&, i](const absl::Status&) { done[i].set_value(); }).ok()) {
       std::this_thread::yield();
     }
-    done.get_future().wait();
+    done[i].get_future().wait();
   }
 }
 
@@ -111,10 +112,11 @@ TEST_F(WorkQueueTest, StoppingTellsWhatWaitsAndRefusesWhatComes) {
 }
 
 TEST(WorkLanesTest, SmallWorkIsDoneAtOnceAndLargeWorkHoldsUpNobodyElse) {
-  WorkLanes lanes({});
   std::promise<void> release;
   std::shared_future<void> released = release.get_future().share();
   std::promise<std::thread::id> large;
+  std::promise<std::thread::id> medium;
+  WorkLanes lanes({});
   ASSERT_TRUE(lanes
                   .Submit(WorkLanes::kMaxMediumBytes + 1,
                           [&](const absl::Status&) {
@@ -122,7 +124,6 @@ TEST(WorkLanesTest, SmallWorkIsDoneAtOnceAndLargeWorkHoldsUpNobodyElse) {
                             released.wait();
                           })
                   .ok());
-  std::promise<std::thread::id> medium;
   ASSERT_TRUE(
       lanes
           .Submit(WorkLanes::kMaxMediumBytes,
