@@ -23,6 +23,7 @@ bool IsConfigurationError(const absl::Status& status) {
     case absl::StatusCode::kUnimplemented:
     case absl::StatusCode::kDataLoss:
     case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kResourceExhausted:  // the shard or its KV cache has no room here
       return true;
     default:
       return false;

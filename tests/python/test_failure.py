@@ -161,6 +161,12 @@ def test_sizes_that_do_not_fit_are_refused_with_the_legal_ones(models):
     assert "6" in str(error.value) and "legal" in str(error.value).lower()
 
 
+def test_a_kv_cache_that_does_not_fit_ends_the_start_at_once(models):
+    done = subprocess.run([str(BIN / "shoalctl"), "serve", str(models()), "--kv-cache-bytes", "100TB", "--listen", "127.0.0.1:0",
+                           "--admin-listen", "127.0.0.1:0"], capture_output=True, text=True, timeout=20)  # not --startup-timeout
+    assert done.returncode == 1 and "lower --kv-cache-bytes" in done.stderr
+
+
 def test_more_threads_than_cores_finish_with_a_warning(models):
     options = dict(max_tokens=100, ignore_eos=True)
     with Cluster(models()) as cluster:
