@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -86,6 +87,19 @@ std::vector<std::string> RankArgs(const ServeFlags& flags, const CpuSplit& split
   return args;
 }
 
+// What the router makes of its flag or its environment, which it has checked or will refuse.
+absl::Duration DrainTimeout(const std::vector<std::string>& router_args) {
+  double seconds = 30;  // shoal-router's default
+  if (const char* text = getenv("SHOAL_DRAIN_TIMEOUT"); text != nullptr) {
+    if (!absl::SimpleAtod(text, &seconds)) seconds = 30;
+  }
+  for (size_t i = 0; i + 1 < router_args.size(); ++i) {
+    if (router_args[i] != "--drain-timeout") continue;
+    if (!absl::SimpleAtod(router_args[i + 1], &seconds)) seconds = 30;
+  }
+  return absl::Seconds(seconds);
+}
+
 }  // namespace
 
 int RunServe(const ServeFlags& flags) {
@@ -129,6 +143,7 @@ int RunServe(const ServeFlags& flags) {
     options.router.push_back(StemOf(flags.model));
   }
   options.router.insert(options.router.end(), flags.router_args.begin(), flags.router_args.end());
+  options.drain_timeout = DrainTimeout(flags.router_args);
   options.on_ready = [](absl::string_view line) { std::cout << line << std::endl; };
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // the children say errors in their own words
   return ProcessLoop(std::move(options)).Run();

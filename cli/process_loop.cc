@@ -70,7 +70,8 @@ int SpawnChild(const std::vector<std::string>& args, int stdout_fd, pid_t* pid) 
 }  // namespace
 
 ProcessLoop::ProcessLoop(Options options)
-    : options_(std::move(options)), supervisor_(static_cast<int>(options_.ranks.size())) {
+    : options_(std::move(options)),
+      supervisor_(static_cast<int>(options_.ranks.size()), options_.drain_timeout) {
   signal(SIGCHLD, SIG_DFL);  // a parent that ignores it would hide our children's ends from us
   const sigset_t signals = WatchedSignals();
   PCHECK(sigprocmask(SIG_BLOCK, &signals, nullptr) == 0);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "cli/supervisor.h"
 
 namespace shoal::cli {
@@ -21,6 +22,7 @@ class ProcessLoop {
   struct Options {
     std::vector<std::vector<std::string>> ranks;  // argv of each
     std::vector<std::string> router;              // argv
+    absl::Duration drain_timeout;                 // of the router
     // The router's first line that starts with READY, without its end.
     std::function<void(absl::string_view line)> on_ready;
   };

@@ -37,7 +37,8 @@ std::string ExitState::ToString() const {
                    : absl::StrCat("exited with code ", value);
 }
 
-Supervisor::Supervisor(int num_ranks) : ranks_(num_ranks) {}
+Supervisor::Supervisor(int num_ranks, absl::Duration drain_timeout)
+    : drain_timeout_(drain_timeout), ranks_(num_ranks) {}
 
 Supervisor::Actions Supervisor::Start(absl::Time now) {
   Actions actions;
@@ -54,12 +55,11 @@ Supervisor::Actions Supervisor::OnStopSignal(absl::Time now, int signal) {
   Actions actions;
   if (phase_ == Phase::kStarting || phase_ == Phase::kRunning) {
     phase_ = Phase::kDraining;
+    kill_at_ = now + drain_timeout_ + kStopGrace;
     actions.push_back({Kind::kSignal, kRouter, SIGTERM, ""});
     return actions;
   }
-  if (phase_ == Phase::kDraining) exit_code_ = 128 + signal;
-  phase_ = Phase::kStopping;
-  SignalAll(SIGKILL, &actions);
+  Kill(phase_ == Phase::kDraining ? 128 + signal : exit_code_, error_, &actions);
   return actions;
 }
 
@@ -82,6 +82,11 @@ Supervisor::Actions Supervisor::OnTimer(absl::Time now) {
     }
     return actions;
   }
+  if (now >= kill_at_) {
+    Kill(kExitRuntime, "the router hung: it did not end after its drain timeout and was killed",
+         &actions);
+    return actions;
+  }
   for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
     if (now >= ranks_[rank].restart_at) Spawn(now, rank, &actions);
   }
@@ -90,7 +95,7 @@ Supervisor::Actions Supervisor::OnTimer(absl::Time now) {
 
 absl::Time Supervisor::next_timer() const {
   if (phase_ == Phase::kStopping) return kill_at_;
-  absl::Time next = absl::InfiniteFuture();
+  absl::Time next = kill_at_;
   for (const Rank& rank : ranks_) next = std::min(next, rank.restart_at);
   return next;
 }
@@ -120,6 +125,14 @@ void Supervisor::Stop(absl::Time now, int exit_code, absl::string_view why, Acti
   error_ = std::string(why);
   kill_at_ = now + kStopGrace;
   SignalAll(SIGTERM, actions);
+}
+
+void Supervisor::Kill(int exit_code, absl::string_view why, Actions* actions) {
+  phase_ = Phase::kStopping;
+  exit_code_ = exit_code;
+  error_ = std::string(why);
+  kill_at_ = absl::InfiniteFuture();
+  SignalAll(SIGKILL, actions);
 }
 
 void Supervisor::OnRouterExit(absl::Time now, ExitState state, Actions* actions) {

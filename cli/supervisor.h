@@ -35,7 +35,8 @@ struct ExitState {
 //
 // A dead rank is started again while the router lives. Only before the cluster was ever ready does
 // a rank that ends by itself (a model file it cannot read) end everything. The stop signal goes to
-// the router alone, which drains; the ranks follow when it is gone. A second stop signal kills.
+// the router alone, which drains; the ranks follow when it is gone. A second stop signal kills,
+// and so does a router that has not ended some seconds after its drain timeout.
 class Supervisor {
  public:
   static constexpr int kRouter = -1;
@@ -49,7 +50,8 @@ class Supervisor {
   };
   using Actions = std::vector<Action>;
 
-  explicit Supervisor(int num_ranks);
+  // `drain_timeout`: what the router gives its requests after the stop signal.
+  Supervisor(int num_ranks, absl::Duration drain_timeout);
 
   Actions Start(absl::Time now);
   void OnReady();
@@ -74,14 +76,16 @@ class Supervisor {
   void SignalAll(int signal, Actions* actions);
   // Everything ends with `exit_code`; `why` is empty when that is no error.
   void Stop(absl::Time now, int exit_code, absl::string_view why, Actions* actions);
+  void Kill(int exit_code, absl::string_view why, Actions* actions);
   void OnRouterExit(absl::Time now, ExitState state, Actions* actions);
   void OnRankExit(absl::Time now, int rank, ExitState state, Actions* actions);
   void QuitIfAllGone(Actions* actions);
 
+  const absl::Duration drain_timeout_;
   Phase phase_ = Phase::kStarting;
   bool router_alive_ = false;
   std::vector<Rank> ranks_;
-  absl::Time kill_at_ = absl::InfiniteFuture();  // of those that outlive kStopping
+  absl::Time kill_at_ = absl::InfiniteFuture();  // of those that outlive kDraining or kStopping
   int exit_code_ = 0;
   std::string error_;  // said last, so that it is the last line
 };

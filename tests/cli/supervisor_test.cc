@@ -59,7 +59,7 @@ class SupervisorTest : public testing::Test {
   }
 
   absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
-  Supervisor supervisor_{2};
+  Supervisor supervisor_{2, absl::Seconds(30)};
 };
 
 TEST_F(SupervisorTest, StartsTheRanksAndTheRouter) {
@@ -140,6 +140,21 @@ TEST_F(SupervisorTest, ASecondStopKillsEverything) {
   Exit(0, kKilled);
   Exit(1, kKilled);
   EXPECT_THAT(Exit(kRouter, kKilled), ElementsAre("quit 130"));
+}
+
+TEST_F(SupervisorTest, ARouterThatHangsInItsDrainIsKilled) {
+  StartReady();
+  Stop(SIGTERM);
+  EXPECT_EQ(supervisor_.next_timer(), now_ + absl::Seconds(35));
+  EXPECT_THAT(Advance(absl::Seconds(34)), IsEmpty());
+  EXPECT_THAT(Advance(absl::Seconds(1)),
+              ElementsAre("signal router 9", "signal 0 9", "signal 1 9"));
+  EXPECT_THAT(Exit(kRouter, kKilled), IsEmpty());
+  EXPECT_THAT(Exit(0, kKilled), IsEmpty());
+  EXPECT_THAT(Exit(1, kKilled),
+              ElementsAre("say error: the router hung: it did not end after its drain timeout and "
+                          "was killed",
+                          "quit 1"));
 }
 
 TEST_F(SupervisorTest, NothingIsStartedWhenEverythingEnds) {
