@@ -50,8 +50,11 @@ class BenchClient::Stream : public grpc::ClientReadReactor<v1::GenerateStreamRes
   void OnDone(const grpc::Status& status) override {
     sample_.end_to_end = SteadyNow() - start_;
     if (!status.ok()) sample_.error = CodeName(status.error_code());
-    client_->OnStreamDone(index_, std::move(sample_));
-    delete this;
+    BenchClient* const client = client_;
+    const uint32_t index = index_;
+    BenchSample sample = std::move(sample_);
+    delete this;  // first: the context holds the channel, whose last owner must not be this thread
+    client->OnStreamDone(index, std::move(sample));
   }
 
  private:

@@ -13,7 +13,8 @@
 namespace shoal::cli {
 
 // Runs the requests of a benchmark on one channel: gRPC's callback API, so that a thousand clients
-// need no thousand threads. Used once, by one thread.
+// need no thousand threads. Used once, by one thread. When a run has returned, nothing holds the
+// channel but the caller: gRPC crashes if one of its own threads gives the last channel up.
 class BenchClient {
  public:
   struct Options {
