@@ -14,12 +14,12 @@
 namespace shoal::cli {
 namespace {
 
-constexpr char kPrompt[] = "> ";
 constexpr char kHelp[] =
     "/clear, /reset  forget the conversation\n"
     "/exit, /quit    end, as Ctrl-D does\n"
     "/help           this\n"
-    "Ctrl-C stops an answer. Every other line is a message.\n";
+    "Ctrl-C stops an answer. Every other line is a message; \\ at its end: it goes on in the "
+    "next.\n";
 
 class Conversation {
  public:
@@ -125,16 +125,6 @@ class Conversation {
   int num_kept_ = 0;  // messages that are never dropped: the system's
 };
 
-// A line typed by a person. False at the end of `in`.
-bool ReadLine(const Session& session, const ChatFlags& flags, std::istream* in, std::string* line) {
-  if (!flags.is_interactive) return static_cast<bool>(std::getline(*in, *line));
-  if (session.interrupt != nullptr) session.interrupt->BeginPrompt(kPrompt);
-  *session.err << kPrompt << std::flush;
-  const bool read = static_cast<bool>(std::getline(*in, *line));
-  if (session.interrupt != nullptr) session.interrupt->EndPrompt();
-  return read;
-}
-
 // What a line that starts with '/' does. A message may start so too, if it has more than a word.
 enum class Typed { kMessage, kDone, kExit };
 Typed RunCommand(const Session& session, absl::string_view line, Conversation* conversation) {
@@ -166,7 +156,7 @@ absl::StatusOr<v1::GenerateRequest> MakeRequest(const ChatFlags& flags) {
 
 }  // namespace
 
-int RunChat(const Session& session, const ChatFlags& flags, std::istream* in) {
+int RunChat(const Session& session, const ChatFlags& flags, const LineSource& next_line) {
   absl::StatusOr<v1::GenerateRequest> request = MakeRequest(flags);
   if (!request.ok()) return ReportUsage(session, request.status().message());
   v1::GetModelRequest model_request;
@@ -187,7 +177,7 @@ int RunChat(const Session& session, const ChatFlags& flags, std::istream* in) {
                  << std::endl;
   }
   std::string line;
-  while (ReadLine(session, flags, in, &line)) {
+  while (next_line(&line)) {
     if (absl::StripAsciiWhitespace(line).empty()) continue;
     if (flags.is_interactive) {
       const Typed typed = RunCommand(session, line, &conversation);

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <istream>
+#include <functional>
 
 #include "cli/command_generate.h"
 
@@ -16,12 +16,15 @@ struct ChatFlags {
 
   SamplingFlags sampling;
   std::string system;
-  bool is_interactive = false;  // show a prompt, obey /commands, and go on after an error
+  bool is_interactive = false;  // a person types: obey /commands, and go on after an error
 };
 
-// A conversation: every line of `in` is a user's message, every answer is streamed to `session.out`
-// and kept. When it outgrows the context its oldest messages are dropped, which is said. Ends with
-// the end of `in` (Ctrl-D).
-int RunChat(const Session& session, const ChatFlags& flags, std::istream* in);
+// The next line; false at the end.
+using LineSource = std::function<bool(std::string* line)>;
+
+// A conversation: every line is a user's message, every answer is streamed to `session.out` and
+// kept. When it outgrows the context its oldest messages are dropped, which is said. Ends with the
+// lines (Ctrl-D).
+int RunChat(const Session& session, const ChatFlags& flags, const LineSource& next_line);
 
 }  // namespace shoal::cli

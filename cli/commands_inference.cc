@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "cli/commands.h"
+#include "cli/line_editor.h"
 
 namespace shoal::cli {
 namespace {
@@ -84,6 +85,17 @@ Command AddGenerate(CLI::App* root, SessionFlags* session, GenerateFlags* flags)
           }};
 }
 
+int Chat(const Session& session, const ChatFlags& flags) {
+  if (!flags.is_interactive) {
+    return RunChat(session, flags, [](std::string* line) {
+      return static_cast<bool>(std::getline(std::cin, *line));
+    });
+  }
+  LineEditor editor("> ");
+  session.interrupt->BeginConversation(&LineEditor::RestoreTerminal);
+  return RunChat(session, flags, [&](std::string* line) { return editor.Read(line); });
+}
+
 Command AddChat(CLI::App* root, SessionFlags* session, ChatFlags* flags) {
   CLI::App* app = root->add_subcommand(
       "chat",
@@ -95,8 +107,7 @@ Command AddChat(CLI::App* root, SessionFlags* session, ChatFlags* flags) {
   AddTimeout(app, session, "none");
   return {app, [=] {
             flags->is_interactive = isatty(STDIN_FILENO) == 1;
-            return WithSession(*session,
-                               [=](const Session& s) { return RunChat(s, *flags, &std::cin); });
+            return WithSession(*session, [=](const Session& s) { return Chat(s, *flags); });
           }};
 }
 

@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <iostream>
 #include <thread>
 #include <utility>
 
@@ -43,12 +42,10 @@ bool Interrupt::End() {
   return was_cancelled_;
 }
 
-void Interrupt::BeginPrompt(std::string prompt) {
+void Interrupt::BeginConversation(std::function<void()> at_exit) {
   base::MutexLock lock(&mutex_);
-  prompt_ = std::move(prompt);
+  at_exit_ = std::move(at_exit);
 }
-
-void Interrupt::EndPrompt() { BeginPrompt(""); }
 
 void Interrupt::Run() {
   const sigset_t signals = WatchedSignals();
@@ -56,11 +53,11 @@ void Interrupt::Run() {
     int signal = 0;
     CHECK_EQ(sigwait(&signals, &signal), 0);
     base::MutexLock lock(&mutex_);
-    if (signal == SIGINT && !prompt_.empty()) {
-      std::cerr << "\n" << prompt_ << std::flush;
-      continue;
+    if (signal == SIGINT && context_ == nullptr && at_exit_) continue;
+    if (context_ == nullptr || was_cancelled_) {
+      if (at_exit_) at_exit_();
+      _exit(128 + signal);
     }
-    if (context_ == nullptr || was_cancelled_) _exit(128 + signal);
     was_cancelled_ = true;
     context_->TryCancel();
   }

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <string>
+#include <functional>
 
 #include "base/thread/mutex.h"
 
@@ -25,10 +25,10 @@ class Interrupt {
   // Returns whether a signal came since Begin.
   bool End();
 
-  // Between the two Ctrl-C is a new line: it drops what was typed (the terminal does that) and
-  // writes `prompt` on stderr again.
-  void BeginPrompt(std::string prompt);
-  void EndPrompt();
+  // From now on somebody converses: SIGINT between calls is nothing (an answer may have ended just
+  // before the key), and `at_exit` runs before a signal ends the process, on the thread that
+  // watches signals: it gives the terminal back.
+  void BeginConversation(std::function<void()> at_exit);
 
  private:
   Interrupt() = default;
@@ -37,7 +37,7 @@ class Interrupt {
   base::Mutex mutex_;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool was_cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string prompt_ ABSL_GUARDED_BY(mutex_);  // empty: nobody is asked
+  std::function<void()> at_exit_ ABSL_GUARDED_BY(mutex_);  // empty: no conversation
 };
 
 }  // namespace shoal::cli

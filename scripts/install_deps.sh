@@ -7,7 +7,7 @@ run_packages=(
   ca-certificates git g++ cmake ninja-build ccache pkg-config
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev grpc-proto
   golang-github-gogo-googleapis-dev
-  libabsl-dev libgoogle-glog-dev libcli11-dev nlohmann-json3-dev libpcre2-dev
+  libabsl-dev libgoogle-glog-dev libcli11-dev nlohmann-json3-dev libpcre2-dev libedit-dev
   python3 python3-venv
 )
 test_packages=(

@@ -45,7 +45,9 @@ class CommandTest : public testing::Test {
   }
   int Chat(const ChatFlags& flags, const std::string& in) {
     std::istringstream input(in);
-    return RunChat(session_, flags, &input);
+    return RunChat(session_, flags, [&](std::string* line) {
+      return static_cast<bool>(std::getline(input, *line));
+    });
   }
 
   FakeRouter router_;

@@ -258,53 +258,6 @@ TEST_F(ProgramTest, AFlagGoesBeforeTheEnvironment) {
   unsetenv("SHOAL_ADMIN");
 }
 
-// A terminal that a person sits at.
-class Terminal {
- public:
-  Terminal() : fd_(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)) {
-    EXPECT_EQ(grantpt(fd_), 0);
-    EXPECT_EQ(unlockpt(fd_), 0);
-  }
-  ~Terminal() { close(fd_); }
-
-  std::string path() const { return ptsname(fd_); }
-  void Type(const std::string& text) {
-    EXPECT_EQ(write(fd_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
-  }
-
- private:
-  const int fd_;
-};
-
-TEST_F(ProgramTest, CtrlCAtThePromptOfAChatIsANewLine) {
-  FakeRouter router;
-  router.SetStream({"hello"});
-  Terminal terminal;
-  stdin_ = terminal.path();
-  stdout_ = Path("out");
-  ASSERT_EQ(mkfifo(Path("err").c_str(), 0600), 0);
-  const int err_fd = open(Path("err").c_str(), O_RDWR | O_CLOEXEC);
-  const auto read_until = [&](absl::string_view end) {
-    std::string text;
-    char byte = 0;
-    pollfd fd = {err_fd, POLLIN, 0};
-    while (!absl::EndsWith(text, end) && poll(&fd, 1, 20000) == 1 && read(err_fd, &byte, 1) == 1) {
-      text.push_back(byte);
-    }
-    return text;
-  };
-  Start(kProgram, {"chat", "--server", router.address()});
-  EXPECT_THAT(read_until("> "), HasSubstr("/help"));
-  kill(pid_, SIGINT);
-  EXPECT_EQ(read_until("> "), "\n> ");
-  terminal.Type("hi\n");
-  EXPECT_EQ(read_until("> "), "> ");
-  terminal.Type("/exit\n");
-  EXPECT_EQ(Wait(), kExitOk);
-  close(err_fd);
-  EXPECT_EQ(out(), "hello\n");
-}
-
 TEST_F(ProgramTest, TheServerMayComeFromTheEnvironment) {
   FakeRouter router;
   router.SetStream({"hello"});
