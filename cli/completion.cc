@@ -8,7 +8,9 @@ namespace shoal::cli {
 std::string BashCompletion(absl::Span<const CompletedCommand> commands) {
   std::string names;
   std::string cases;
+  std::vector<std::string> takes_file;
   for (const CompletedCommand& command : commands) {
+    if (command.takes_file) takes_file.push_back(command.name);
     const std::string options = absl::StrJoin(command.options, " ");
     if (!command.name.empty()) absl::StrAppend(&names, names.empty() ? "" : " ", command.name);
     absl::StrAppend(&cases, "    ", command.name.empty() ? "''" : command.name, ") words=\"",
@@ -24,13 +26,16 @@ std::string BashCompletion(absl::Span<const CompletedCommand> commands) {
                       cases, R"(  esac
   if [[ -z $command && $current != -* ]]; then words=")",
                       names, R"("; fi
-  if [[ -n $command && $current != -* ]]; then
-    COMPREPLY=($(compgen -f -- "$current"))
-  else
+  COMPREPLY=()
+  if [[ -z $command || $current == -* ]]; then
     COMPREPLY=($(compgen -W "$words" -- "$current"))
+  elif [[ " )",
+                      absl::StrJoin(takes_file, " "), R"( " == *" $command "* ]]; then
+    compopt -o filenames 2>/dev/null
+    COMPREPLY=($(compgen -f -- "$current"))
   fi
 }
-complete -o filenames -F _shoalctl shoalctl
+complete -F _shoalctl shoalctl
 )");
 }
 

@@ -111,7 +111,8 @@ Command AddCompletion(CLI::App* root, std::ostream* out, std::string* shell) {
   return {app, [root, out] {
             std::vector<CompletedCommand> commands = {{"", OptionNames(*root)}};
             for (const CLI::App* command : AllCommands(*root)) {
-              commands.push_back({command->get_name(), OptionNames(*command)});
+              commands.push_back({command->get_name(), OptionNames(*command),
+                                  command->get_option_no_throw("MODEL") != nullptr});
             }
             *out << BashCompletion(commands);
             return kExitOk;

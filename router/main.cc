@@ -111,8 +111,10 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->check(CLI::Range(1, 2))
       ->envname("SHOAL_MAX_PLANS_IN_FLIGHT")
       ->capture_default_str();
-  app->add_option("--kv-cache-bytes", flags->kv_cache_bytes, "of each rank; 0: what fits")
-      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 50))  // -1 would be 2^64 - 1
+  app->add_option("--kv-cache-bytes", flags->kv_cache_bytes,
+                  "of each rank: 500000000 or 2GiB; 0: what fits")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false).description("SIZE"))
+      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 50))
       ->envname("SHOAL_KV_CACHE_BYTES")
       ->capture_default_str();
   app->add_option("--kv-cache-dtype", flags->kv_cache_dtype,
@@ -264,7 +266,7 @@ int Serve(const Flags& flags) {
 int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app("Routes requests to the ranks of a worker group.", "shoal-router");
-  app.set_version_flag("--version", SHOAL_VERSION);
+  app.set_version_flag("--version", "shoal-router " SHOAL_VERSION);
   AddFlags(&app, &flags);
   try {
     app.parse(argc, argv);

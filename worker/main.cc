@@ -138,7 +138,7 @@ int Main(int argc, char** argv) {
   CLI::App app(
       "shoal-worker: one rank of a Shoal cluster. It waits for a router, which tells it the\n"
       "shard to load. Also `shoal-worker graph`: prints what a rank would run.");
-  app.set_version_flag("--version", SHOAL_VERSION);
+  app.set_version_flag("--version", "shoal-worker " SHOAL_VERSION);
   app.option_defaults()->always_capture_default();
   app.add_option("--model", flags.model, "GGUF file")->envname("SHOAL_MODEL");
   app.add_option("--listen", flags.listen, "host:port, unix:PATH or unix-abstract:NAME");

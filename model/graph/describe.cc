@@ -16,8 +16,8 @@
 namespace shoal::graph {
 namespace {
 
-// Enough of the rope table to show its shape; its values are not shown.
-constexpr int64_t kShownSeqLen = 4096;
+// What a file may make this compute of a rope table, whose shape alone is shown.
+constexpr int64_t kMaxShownSeqLen = 1 << 20;
 
 absl::Status CheckArguments(int tp, int shard, absl::string_view stage, absl::string_view format) {
   if (stage != "built" && stage != "sharded" && stage != "fused" && stage != "program") {
@@ -57,7 +57,7 @@ absl::StatusOr<std::string> DescribeGraph(absl::string_view path, int tp, int sh
     SHOAL_RETURN_IF_ERROR(ShardTensorParallel(config, tp, shard, &graph).status());
     return Dump(graph, format);
   }
-  const ProgramLimits limits{.max_seq_len = std::min(config.context_length, kShownSeqLen)};
+  const ProgramLimits limits{.max_seq_len = std::min(config.context_length, kMaxShownSeqLen)};
   SHOAL_RETURN_IF_ERROR(
       RunPasses(config, weights, tp, shard, limits.max_seq_len, PassOptions{}, &graph));
   return stage == "fused" ? Dump(graph, format) : Dump(Lower(graph, limits), format);

@@ -57,8 +57,8 @@ TEST(WithoutControlsTest, LeavesNewlinesAndTabs) {
 
 TEST(BashCompletionTest, OffersCommandsAndTheOptionsOfEach) {
   const std::string script = BashCompletion(std::vector<CompletedCommand>{
-      {"", {"--help"}}, {"generate", {"--server", "-n"}}, {"status", {"--admin"}}});
-  EXPECT_THAT(script, HasSubstr("words=\"generate status\""));
+      {"", {"--help"}}, {"generate", {"--server", "-n"}}, {"serve", {"--tp"}, true}});
+  EXPECT_THAT(script, HasSubstr("words=\"generate serve\""));
   EXPECT_THAT(script, HasSubstr("generate) words=\"--server -n\" ;;"));
   EXPECT_THAT(script, HasSubstr("'') words=\"--help\" ;;"));
 }

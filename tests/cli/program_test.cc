@@ -192,6 +192,24 @@ TEST_F(ProgramTest, AMistypedNameIsToldWithTheNearest) {
   EXPECT_THAT(err(), HasSubstr("  generate ")) << "with the commands";
 }
 
+TEST_F(ProgramTest, BashCompletesCommandsOptionsAndTheFilesOfCommandsThatTakeOne) {
+  std::ofstream(Path("a.gguf")) << "x";
+  const auto complete = [&](const std::string& words) {
+    Start("/bin/bash", {"--norc", "-c",
+                        "cd \"$1\" && source <(\"$0\" completion bash) && COMP_WORDS=(" + words +
+                            ") COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) && _shoalctl && "
+                            "echo \"${COMPREPLY[*]}\"",
+                        kProgram, folder_});
+    EXPECT_EQ(Wait(), 0) << err();
+    return out();
+  };
+  EXPECT_EQ(complete("shoalctl gen"), "generate\n");
+  EXPECT_EQ(complete("shoalctl generate --max"), "--max-tokens\n");
+  EXPECT_EQ(complete("shoalctl serve a"), "a.gguf\n");
+  EXPECT_EQ(complete("shoalctl graph a"), "a.gguf\n");
+  EXPECT_EQ(complete("shoalctl generate a"), "\n") << "a text, no file";
+}
+
 TEST_F(ProgramTest, WhatCannotBeWrittenIsAnError) {
   FakeRouter router;
   router.SetStream({"hello"});
