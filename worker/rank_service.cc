@@ -45,17 +45,33 @@ std::string EpochName(const v1::Epoch& epoch) {
 absl::StatusOr<std::unique_ptr<RankService>> RankService::Create(RankOptions options) {
   SHOAL_ASSIGN_OR_RETURN(auto file,
                          model::GgufFile::Open(options.model_path, model::FileBytes::Mode::kMap));
-  // A description that cannot be made would only be found when a router asks.
-  SHOAL_RETURN_IF_ERROR(DescribeModel(*file).status());
+  SHOAL_ASSIGN_OR_RETURN(const v1::ModelDescription description, DescribeModel(*file));
   SHOAL_ASSIGN_OR_RETURN(const auto backend, options.new_backend());
-  std::unique_ptr<RankService> service(new RankService(std::move(options), std::move(file)));
+  std::unique_ptr<RankService> service(new RankService(std::move(options)));
+  service->description_ = description.SerializeAsString();
+  service->fingerprint_ = file->Fingerprint();
   service->backend_name_ = std::string(backend->name());
   service->backend_numerics_id_ = std::string(backend->numerics_id());
   return service;
 }
 
-RankService::RankService(RankOptions options, std::unique_ptr<model::GgufFile> file)
-    : options_(std::move(options)), file_(std::move(file)), instance_id_(NewInstanceId()) {}
+RankService::RankService(RankOptions options)
+    : options_(std::move(options)), instance_id_(NewInstanceId()) {}
+
+absl::StatusOr<std::unique_ptr<model::GgufFile>> RankService::OpenModel() const {
+  SHOAL_ASSIGN_OR_RETURN(auto file,
+                         model::GgufFile::Open(options_.model_path, model::FileBytes::Mode::kMap));
+  SHOAL_RETURN_IF_ERROR(CheckUnchanged(*file));
+  return file;
+}
+
+absl::Status RankService::CheckUnchanged(const model::GgufFile& file) const {
+  if (file.Fingerprint() == fingerprint_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrFormat("the model file %s has changed since this rank started: its fingerprint was "
+                      "%016x and is %016x; start the rank again to serve the new one",
+                      options_.model_path, fingerprint_, file.Fingerprint()));
+}
 
 std::shared_ptr<RankEngine> RankService::engine() const {
   base::MutexLock lock(&mutex_);
@@ -81,7 +97,7 @@ grpc::Status RankService::GetWorkerInfo(grpc::ServerContext*, const v1::GetWorke
   response->set_protocol_version(base::kProtocolVersion);
   response->set_backend(backend_name_);
   response->set_pid(static_cast<uint32_t>(getpid()));
-  response->set_model_fingerprint(file_->Fingerprint());
+  response->set_model_fingerprint(fingerprint_);
   base::MutexLock lock(&mutex_);
   response->set_numerics_id(engine_ == nullptr ? backend_numerics_id_
                                                : engine_->model().numerics_id());
@@ -152,8 +168,9 @@ absl::Status RankService::Load(const v1::LoadShardRequest& request,
   options.max_seq_len = request.max_seq_len();
   SHOAL_ASSIGN_OR_RETURN(auto backend, options_.new_backend());
   const absl::Time start = absl::Now();
-  SHOAL_ASSIGN_OR_RETURN(auto model,
-                         RankModel::Load(*file_, options, std::move(backend), progress));
+  SHOAL_ASSIGN_OR_RETURN(const auto file, OpenModel());
+  SHOAL_ASSIGN_OR_RETURN(auto model, RankModel::Load(*file, options, std::move(backend), progress));
+  SHOAL_RETURN_IF_ERROR(CheckUnchanged(*file));  // while it was read
   LOG(INFO) << "loaded " << options_.model_path << " as rank " << request.rank() << " of "
             << options.tp << " in " << absl::Now() - start << ": weights "
             << model->weight_bytes() / 1000000 << " MB, KV " << model->kv_bytes() / 1000000
@@ -168,12 +185,9 @@ absl::Status RankService::Load(const v1::LoadShardRequest& request,
 grpc::Status RankService::GetModelDescription(
     grpc::ServerContext*, const v1::GetModelDescriptionRequest*,
     grpc::ServerWriter<v1::GetModelDescriptionResponse>* writer) {
-  const absl::StatusOr<v1::ModelDescription> description = DescribeModel(*file_);
-  if (!description.ok()) return ToGrpc(description.status());
-  const std::string bytes = description->SerializeAsString();
-  for (size_t begin = 0; begin < bytes.size(); begin += kDescriptionChunk) {
+  for (size_t begin = 0; begin < description_.size(); begin += kDescriptionChunk) {
     v1::GetModelDescriptionResponse response;
-    response.set_chunk(bytes.substr(begin, kDescriptionChunk));
+    response.set_chunk(description_.substr(begin, kDescriptionChunk));
     if (!writer->Write(response)) break;
   }
   return grpc::Status::OK;

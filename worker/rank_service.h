@@ -34,7 +34,7 @@ struct RankOptions {
 class RankService final
     : public v1::WorkerService::WithAsyncMethod_Execute<v1::WorkerService::Service> {
  public:
-  // Opens the model file. Errors: the file's.
+  // Reads what the model file says of itself and closes it again. Errors: the file's.
   static absl::StatusOr<std::unique_ptr<RankService>> Create(RankOptions options);
 
   grpc::Status GetWorkerInfo(grpc::ServerContext*, const v1::GetWorkerInfoRequest*,
@@ -71,7 +71,10 @@ class RankService final
   void Abort(const absl::Status& why);
 
  private:
-  RankService(RankOptions options, std::unique_ptr<model::GgufFile> file);
+  explicit RankService(RankOptions options);
+  // The model file, mapped. FAILED_PRECONDITION if it is no longer what Create() read.
+  absl::StatusOr<std::unique_ptr<model::GgufFile>> OpenModel() const;
+  absl::Status CheckUnchanged(const model::GgufFile& file) const;
 
   absl::Status Load(const v1::LoadShardRequest& request,
                     const std::function<void(uint64_t done, uint64_t total)>& progress);
@@ -84,7 +87,10 @@ class RankService final
   std::shared_ptr<RankEngine> engine() const;
 
   const RankOptions options_;
-  const std::unique_ptr<model::GgufFile> file_;
+  // Of the model file when Create() read it. The file is open only while it is loaded, and what a
+  // step needs is copied then: it may be overwritten or truncated in place while it is served.
+  std::string description_;  // v1::ModelDescription
+  uint64_t fingerprint_ = 0;
   const std::string instance_id_;
   std::string backend_name_;  // set by Create
   std::string backend_numerics_id_;

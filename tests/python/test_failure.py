@@ -213,3 +213,28 @@ def test_an_idle_cluster_uses_no_cpu(models):
         before = cpu_ticks()
         done.wait(2.0)
         assert cpu_ticks() - before <= 4, "more than 40 ms of CPU in 2 idle seconds"
+
+
+def test_a_model_file_may_be_overwritten_and_truncated_while_it_is_served(models, tmp_path):
+    original, other = models().read_bytes(), models(seed=2).read_bytes()
+    assert len(original) == len(other)
+    path = tmp_path / "model.gguf"
+    path.write_bytes(original)
+    with Cluster(path, tp=2) as cluster:
+        want = [cluster.generate(p, **LONG).ids for p in PROMPTS]
+        for content in other, b"":
+            with open(path, "r+b") as file:
+                file.write(content)
+                file.truncate(len(content))
+            assert [cluster.generate(p, **LONG).ids for p in PROMPTS] == want
+            assert cluster.status().ready
+        # What a new process would load is not what the others have: it is refused until the file is back.
+        path.write_bytes(other)
+        stream = cluster.stream(PROMPTS[0], **LONG)
+        first = next(stream)
+        os.kill(cluster.pids()[1], signal.SIGKILL)
+        wait_until(lambda: "fingerprint" in cluster.log, 20, "the refusal of another model")
+        path.write_bytes(original)
+        os.kill(cluster.pids()[1], signal.SIGKILL)
+        answers, _ = collect([first, *stream])
+        assert answers[0].ids == want[0]

@@ -90,7 +90,7 @@ class BoundProgram::Binder {
 
   absl::StatusOr<BoundStep> Bind(const graph::EmbedStep& step) const {
     const model::WeightRef& table = weights_.Get(step.table);
-    return kernels::EmbedArgs{.table = table.data,
+    return kernels::EmbedArgs{.table = bound_->embeddings_.at(step.table)->data(),
                               .type = table.type,
                               .row_bytes = table.row_bytes,
                               .width = table.cols,
@@ -258,6 +258,20 @@ absl::Status BoundProgram::UploadConstants(kernels::Backend* backend) {
   return absl::OkStatus();
 }
 
+absl::Status BoundProgram::UploadEmbeddings(const model::Weights& weights,
+                                            kernels::Backend* backend) {
+  for (const graph::Instruction& instruction : program_.instructions) {
+    const auto* embed = std::get_if<graph::EmbedStep>(&instruction.step);
+    if (embed == nullptr || embeddings_.contains(embed->table)) continue;
+    const model::WeightRef& table = weights.Get(embed->table);
+    const size_t bytes = static_cast<size_t>(table.rows * table.row_bytes);
+    SHOAL_ASSIGN_OR_RETURN(embeddings_[embed->table],
+                           UploadBytes(table.data, bytes, table.name, backend));
+    weight_bytes_ += static_cast<int64_t>(bytes);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<BoundProgram>> BoundProgram::Create(const model::Weights& weights,
                                                                    graph::Program program,
                                                                    kernels::Backend* backend,
@@ -268,6 +282,7 @@ absl::StatusOr<std::unique_ptr<BoundProgram>> BoundProgram::Create(const model::
       backend->Allocate(static_cast<size_t>(std::max<int64_t>(bound->program_.workspace_bytes, 64)),
                         "the workspace"));
   SHOAL_RETURN_IF_ERROR(bound->UploadConstants(backend));
+  SHOAL_RETURN_IF_ERROR(bound->UploadEmbeddings(weights, backend));
   SHOAL_RETURN_IF_ERROR(bound->Pack(weights, backend, progress));
   SHOAL_RETURN_IF_ERROR(Binder(weights, backend, bound.get()).Run());
   return bound;

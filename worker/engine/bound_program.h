@@ -3,9 +3,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <variant>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
@@ -61,8 +63,8 @@ using BoundStep =
 class BoundProgram {
  public:
   // RESOURCE_EXHAUSTED when the backend has no memory; INVALID_ARGUMENT for weights it cannot pack,
-  // naming the tensor. Embedding tables are read where the file lies: it must outlive the result,
-  // as must the backend.
+  // naming the tensor. Nothing of `weights` is read after this; the backend must outlive the
+  // result.
   static absl::StatusOr<std::unique_ptr<BoundProgram>> Create(const model::Weights& weights,
                                                               graph::Program program,
                                                               kernels::Backend* backend,
@@ -71,7 +73,7 @@ class BoundProgram {
   const graph::Program& program() const { return program_; }
   std::vector<BoundStep>& steps() { return steps_; }  // one for each instruction
   const float* logits() const { return logits_; }
-  int64_t weight_bytes() const { return weight_bytes_; }  // packed
+  int64_t weight_bytes() const { return weight_bytes_; }  // packed matrices and embedding tables
 
  private:
   class Binder;
@@ -81,10 +83,12 @@ class BoundProgram {
   absl::Status Pack(const model::Weights& weights, kernels::Backend* backend,
                     const LoadProgress& progress);
   absl::Status UploadConstants(kernels::Backend* backend);
+  absl::Status UploadEmbeddings(const model::Weights& weights, kernels::Backend* backend);
 
   const graph::Program program_;
   std::vector<std::unique_ptr<kernels::PackedMatrix>> matrices_;
   std::vector<std::unique_ptr<kernels::Buffer>> constants_;
+  absl::flat_hash_map<std::string, std::unique_ptr<kernels::Buffer>> embeddings_;  // as in the file
   std::vector<std::unique_ptr<kernels::Buffer>> head_maps_;  // AttentionArgs::kv_head_of
   std::unique_ptr<kernels::Buffer> workspace_;
   std::vector<BoundStep> steps_;

@@ -103,6 +103,12 @@ absl::StatusOr<Blueprint> Draw(const model::GgufFile& file, const RankModel::Opt
   for (const graph::WeightUse& weight : program.matrices) {
     demand.weight_bytes += model::EstimatePackedBytes(weight.type, weight.rows(), weight.cols());
   }
+  for (const graph::Instruction& instruction : program.instructions) {
+    if (const auto* embed = std::get_if<graph::EmbedStep>(&instruction.step)) {
+      const model::WeightRef& table = blueprint.weights.Get(embed->table);
+      demand.weight_bytes += table.rows * table.row_bytes;
+    }
+  }
   SHOAL_ASSIGN_OR_RETURN(blueprint.memory,
                          model::PlanMemory(demand, {.max_batch_seqs = opts.max_batch_seqs,
                                                     .max_seq_len = opts.max_seq_len,

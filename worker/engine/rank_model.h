@@ -33,9 +33,9 @@ class RankModel {
     int64_t available_bytes = -1;  // of memory; -1: ask the system, 0: unknown
   };
 
-  // `file` must outlive the model. Refused before weights are read: what config, weights, passes
-  // and the memory plan refuse; INVALID_ARGUMENT for limits out of range (messages have the value,
-  // the limit and the flag).
+  // Nothing of `file` is read after this. Refused before weights are read: what config, weights,
+  // passes and the memory plan refuse; INVALID_ARGUMENT for limits out of range (messages have the
+  // value, the limit and the flag).
   static absl::StatusOr<std::unique_ptr<RankModel>> Load(const model::GgufFile& file,
                                                          const Options& options,
                                                          std::unique_ptr<kernels::Backend> backend,
