@@ -35,6 +35,10 @@ void AddRouterOptions(CLI::App* app, ServeFlags* flags) {
   pass("--kv-cache-dtype", "[f16]")->check(CLI::IsMember({"f16", "bf16", "int8", "f32"}));
   pass("--startup-timeout", "until the ranks are ready [600]")
       ->check(Within(0.001, 1e6, "SECONDS"));
+  pass("--step-timeout",
+       "that ranks have for a step, or ten times what it should take if that is more; a rank that "
+       "then answers nothing is killed and started again [5]")
+      ->check(Within(0.1, 1e6, "SECONDS"));
   pass("--recovery-timeout", "that streams wait for a lost rank [60]")
       ->check(Within(0.001, 1e6, "SECONDS"));
   pass("--drain-timeout", "that requests have to finish after SIGTERM [30]")

@@ -179,6 +179,20 @@ void ProcessLoop::ReapChildren() {
   }
 }
 
+void ProcessLoop::TakeRouterLine(const std::string& line) {
+  int rank = 0, pid = 0;
+  if (!is_ready_ && absl::StartsWith(line, "READY")) {
+    is_ready_ = true;
+    supervisor_.OnReady();
+    options_.on_ready(line);
+  } else if (sscanf(line.c_str(), "HUNG rank=%d pid=%d", &rank, &pid) == 2) {
+    const auto child = pids_.find(rank);
+    Do(supervisor_.OnHung(rank, pid, child == pids_.end() ? 0 : child->second));
+  } else {
+    std::cerr << line << std::endl;
+  }
+}
+
 void ProcessLoop::ReadRouter() {
   if (router_fd_ < 0) return;
   char buffer[4096];
@@ -189,13 +203,7 @@ void ProcessLoop::ReadRouter() {
   while ((end = router_text_.find('\n')) != std::string::npos) {
     const std::string line = router_text_.substr(0, end);
     router_text_.erase(0, end + 1);
-    if (!is_ready_ && absl::StartsWith(line, "READY")) {
-      is_ready_ = true;
-      supervisor_.OnReady();
-      options_.on_ready(line);
-    } else {
-      std::cerr << line << std::endl;
-    }
+    TakeRouterLine(line);
   }
   if (ended) {
     close(router_fd_);

@@ -41,6 +41,7 @@ class ProcessLoop {
   void ReadSignals();
   void ReapChildren();
   void ReadRouter();
+  void TakeRouterLine(const std::string& line);
 
   const Options options_;
   Supervisor supervisor_;

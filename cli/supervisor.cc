@@ -73,6 +73,13 @@ Supervisor::Actions Supervisor::OnExit(absl::Time now, int process, ExitState st
   return actions;
 }
 
+Supervisor::Actions Supervisor::OnHung(int rank, int64_t pid, int64_t current_pid) {
+  if (rank < 0 || rank >= static_cast<int>(ranks_.size()) || !ranks_[rank].alive) return {};
+  if (pid != current_pid || phase_ == Phase::kStopping) return {};
+  return {{Kind::kSay, rank, 0, absl::StrCat("rank ", rank, " hangs: killing process ", pid)},
+          {Kind::kSignal, rank, SIGKILL, ""}};
+}
+
 Supervisor::Actions Supervisor::OnTimer(absl::Time now) {
   Actions actions;
   if (phase_ == Phase::kStopping) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -33,10 +34,11 @@ struct ExitState {
 //   kStarting -- ready --> kRunning -- stop signal --> kDraining -- router exits --> kStopping
 //       a rank fails, or the router exits -------------------------------------------^
 //
-// A dead rank is started again while the router lives. Only before the cluster was ever ready does
-// a rank that ends by itself (a model file it cannot read) end everything. The stop signal goes to
-// the router alone, which drains; the ranks follow when it is gone. A second stop signal kills,
-// and so does a router that has not ended some seconds after its drain timeout.
+// A dead rank is started again while the router lives; one that hangs is killed. Only before the
+// cluster was ever ready does a rank that ends by itself (a model file it cannot read) end
+// everything. The stop signal goes to the router alone, which drains; the ranks follow when it is
+// gone. A second stop signal kills, and so does a router that has not ended some seconds after its
+// drain timeout.
 class Supervisor {
  public:
   static constexpr int kRouter = -1;
@@ -58,6 +60,9 @@ class Supervisor {
   Actions OnStopSignal(absl::Time now, int signal);
   // Of a rank or kRouter.
   Actions OnExit(absl::Time now, int process, ExitState state);
+  // The router says that a rank hangs, in the process `pid`; `current_pid` is the rank's now, 0 if
+  // it has none. One that was replaced meanwhile is left alone.
+  Actions OnHung(int rank, int64_t pid, int64_t current_pid);
   // When next_timer() has come.
   Actions OnTimer(absl::Time now);
   // InfiniteFuture if there is nothing to wait for.

@@ -9,6 +9,13 @@
 #include "router/plan_codec.h"
 
 namespace shoal::router {
+namespace {
+
+// Busy machines answer late.
+constexpr absl::Duration kMinProbeTimeout = absl::Seconds(1);
+constexpr absl::Duration kMaxProbeTimeout = absl::Seconds(5);
+
+}  // namespace
 
 GroupShell::GroupShell(GroupShellOptions options)
     : options_(std::move(options)),
@@ -21,7 +28,9 @@ GroupShell::GroupShell(GroupShellOptions options)
                            .load = options_.load,
                            .owner_id = options_.owner_id,
                            .take_over = options_.take_over,
-                           .join_timeout = options_.group.join_timeout};
+                           .join_timeout = options_.group.join_timeout,
+                           .probe_timeout = std::clamp(options_.group.min_step_timeout,
+                                                       kMinProbeTimeout, kMaxProbeTimeout)};
     link.load.set_rank(rank);
     links_.push_back(std::make_unique<RankLink>(std::move(link), &loop_, [this](GroupEvent event) {
       group_events_.push_back(std::move(event));
@@ -273,6 +282,13 @@ void GroupShell::Perform(const FailRequests& action) {
   if (scheduler_.has_value()) {
     QueueEvents(scheduler_->FailAll(options_.clock(), action.status));
   }
+}
+
+void GroupShell::Perform(const ReplaceRank& action) {
+  const RankStatus& rank = links_[action.rank]->status();
+  LOG(ERROR) << "rank " << action.rank << " (" << rank.worker_id << ", process " << rank.pid
+             << ") hangs: it is to be replaced";
+  options_.on_hung_rank(action.rank, rank.pid);
 }
 
 void GroupShell::PlanNextSteps() {

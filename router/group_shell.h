@@ -38,6 +38,8 @@ struct GroupShellOptions {
   std::function<uint64_t()> random;    // the shell's thread
   // Health has changed. On the shell's thread; must not block, nor call the shell.
   std::function<void(bool is_ready)> on_readiness = [](bool) {};
+  // A rank hangs; `pid` is the process's, on its host. Likewise.
+  std::function<void(uint32_t rank, uint32_t pid)> on_hung_rank = [](uint32_t, uint32_t) {};
 };
 
 // The shell around one worker group: the thread that owns its Group, its Scheduler and its
@@ -100,6 +102,7 @@ class GroupShell final : public Engine {
   void Perform(const CommitPlan& action);
   void Perform(const ReplayAll& action);
   void Perform(const FailRequests& action);
+  void Perform(const ReplaceRank& action);
   void PlanNextSteps();
   void SendNextPlan(absl::Time now, const StepPlan& plan);
   // The group is ready for the first time: its limits are known.

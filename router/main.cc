@@ -1,8 +1,10 @@
 // shoal-router: takes the clients' requests and runs them on one group of worker ranks.
 
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -51,6 +53,7 @@ struct Flags {
   bool no_prefix_cache = false;
   bool take_over = false;
   double startup_timeout_s = 600;
+  double step_timeout_s = 5;
   double recovery_timeout_s = 60;
   double drain_timeout_s = 30;
   int parent_pid = 0;
@@ -130,6 +133,12 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->check(SecondsIn(0.001, 1e6))
       ->envname("SHOAL_STARTUP_TIMEOUT")
       ->capture_default_str();
+  app->add_option("--step-timeout", flags->step_timeout_s,
+                  "seconds that ranks have for a step, or ten times what it should take if that is "
+                  "more; a rank that then answers nothing hangs. First steps have 60 s at least")
+      ->check(SecondsIn(0.1, 1e6))
+      ->envname("SHOAL_STEP_TIMEOUT")
+      ->capture_default_str();
   app->add_option("--recovery-timeout", flags->recovery_timeout_s,
                   "seconds that streams wait for a lost rank")
       ->check(SecondsIn(0.001, 1e6))
@@ -186,6 +195,14 @@ std::function<absl::Time()> MakeClock() {
   };
 }
 
+// On stdout, for `shoalctl serve` or whoever else runs the ranks. Never waits for the reader.
+void ReportHungRank(uint32_t rank, uint32_t pid) {
+  pollfd out{STDOUT_FILENO, POLLOUT, 0};
+  if (poll(&out, 1, 0) != 1 || (out.revents & (POLLERR | POLLHUP)) != 0) return;
+  const std::string line = absl::StrFormat("HUNG rank=%d pid=%d\n", rank, pid);
+  if (write(STDOUT_FILENO, line.data(), line.size()) < 0) PLOG(WARNING) << "stdout";
+}
+
 GroupShellOptions MakeShellOptions(const Flags& flags, std::function<absl::Time()> clock,
                                    Health* health) {
   GroupShellOptions options;
@@ -193,6 +210,9 @@ GroupShellOptions MakeShellOptions(const Flags& flags, std::function<absl::Time(
   options.group.tensor_parallel_size = static_cast<uint32_t>(flags.workers.size());
   options.group.version = SHOAL_VERSION;
   options.group.protocol_version = base::kProtocolVersion;
+  options.group.min_step_timeout = absl::Seconds(flags.step_timeout_s);
+  options.group.warmup_step_timeout =
+      std::max(options.group.warmup_step_timeout, options.group.min_step_timeout);
   options.group.recovery_timeout = absl::Seconds(flags.recovery_timeout_s);
   options.scheduler.max_prefill_chunk = flags.max_prefill_chunk;
   options.scheduler.max_queued_requests = flags.max_queued_requests;
@@ -210,6 +230,7 @@ GroupShellOptions MakeShellOptions(const Flags& flags, std::function<absl::Time(
   options.take_over = flags.take_over;
   options.clock = std::move(clock);
   options.random = RandomBits;
+  options.on_hung_rank = ReportHungRank;
   options.on_readiness = [health](bool is_ready) { health->SetEngineReady(is_ready); };
   return options;
 }

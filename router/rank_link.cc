@@ -10,7 +10,6 @@ namespace {
 
 namespace wire = worker::v1;
 
-constexpr absl::Duration kProbeTimeout = absl::Seconds(5);
 // A dead peer is noticed by keepalive; this only bounds a rank that lives and loads for ever.
 constexpr absl::Duration kLoadTimeout = absl::Hours(4);
 constexpr absl::Duration kDescriptionTimeout = absl::Seconds(60);
@@ -68,7 +67,8 @@ void RankLink::Probe(bool wants_description) {
   status_.state = RankState::kConnecting;
   configuration_error_ = absl::OkStatus();
   client_.GetWorkerInfo(
-      kProbeTimeout, [this, wants_description](absl::StatusOr<wire::GetWorkerInfoResponse> info) {
+      options_.probe_timeout,
+      [this, wants_description](absl::StatusOr<wire::GetWorkerInfoResponse> info) {
         if (!info.ok()) {
           Fail(0, info.status());
           return;
@@ -91,8 +91,10 @@ void RankLink::Load(const std::string& instance_id, bool wants_description) {
   }
   status_.state = RankState::kLoading;
   status_.state_reason.clear();
+  // What is there is not loaded again: only a step that never ends holds the call up.
+  const bool is_loaded = loaded_instance_ == instance_id;
   client_.LoadShard(
-      load_, kLoadTimeout,
+      load_, is_loaded ? options_.probe_timeout : kLoadTimeout,
       [this](const wire::LoadShardResponse& progress) {
         status_.load_bytes_done = progress.loaded_bytes();
         status_.load_bytes_total = progress.total_bytes();
@@ -112,21 +114,22 @@ void RankLink::Load(const std::string& instance_id, bool wants_description) {
 void RankLink::AskAgain(const wire::ShardLimits& limits, bool wants_description) {
   status_.weight_bytes = limits.weight_bytes();
   status_.kv_cache_bytes = limits.kv_cache_bytes();
-  client_.GetWorkerInfo(kProbeTimeout, [this, limits, wants_description](
-                                           absl::StatusOr<wire::GetWorkerInfoResponse> info) {
-    if (!info.ok()) {
-      Fail(0, info.status());
-      return;
-    }
-    NoteInfo(*info);
-    loaded_instance_ = info->instance_id();
-    RankInfo rank_info = MakeInfo(*info, limits);
-    if (wants_description && !description_.has_value()) {
-      Describe(std::move(rank_info));
-    } else {
-      post_(RankAnswered{options_.rank, std::move(rank_info)});
-    }
-  });
+  client_.GetWorkerInfo(
+      options_.probe_timeout,
+      [this, limits, wants_description](absl::StatusOr<wire::GetWorkerInfoResponse> info) {
+        if (!info.ok()) {
+          Fail(0, info.status());
+          return;
+        }
+        NoteInfo(*info);
+        loaded_instance_ = info->instance_id();
+        RankInfo rank_info = MakeInfo(*info, limits);
+        if (wants_description && !description_.has_value()) {
+          Describe(std::move(rank_info));
+        } else {
+          post_(RankAnswered{options_.rank, std::move(rank_info)});
+        }
+      });
 }
 
 void RankLink::Describe(RankInfo info) {

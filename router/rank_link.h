@@ -28,6 +28,8 @@ class RankLink {
     std::string owner_id;
     bool take_over = false;
     absl::Duration join_timeout = absl::Seconds(30);
+    // Of a probe's calls that cost a rank nothing. One that lets it pass hangs.
+    absl::Duration probe_timeout = absl::Seconds(5);
   };
   // Called for each event, never from inside a method of the link.
   using Post = std::function<void(GroupEvent event)>;

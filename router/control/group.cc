@@ -154,6 +154,7 @@ void Group::On(absl::Time now, const RankFailed& event, Actions* actions) {
     rank.backoff = std::clamp(rank.backoff * 2, options_.min_backoff, options_.max_backoff);
     rank.phase = Phase::kIdle;
     rank.probe_at = now + rank.backoff;
+    if (absl::IsDeadlineExceeded(event.status)) actions->push_back(ReplaceRank{event.rank});
   } else if (event.epoch == epoch_ && state_ == State::kJoining) {
     Lose(now, Named(event.rank, "could not join", event.status), actions);
   }

@@ -120,9 +120,12 @@ struct ReplayAll {};   // Scheduler::Reset
 struct FailRequests {  // Scheduler::FailAll
   absl::Status status;
 };
+struct ReplaceRank {  // it hangs: whoever runs its process should kill it and start another
+  uint32_t rank;
+};
 
 using GroupAction = std::variant<ProbeRank, JoinRank, OpenStream, SendPlan, AbortRank, CommitPlan,
-                                 ReplayAll, FailRequests>;
+                                 ReplayAll, FailRequests, ReplaceRank>;
 
 // The life of a worker group: tp x pp ranks that only work together. A state machine: no thread,
 // clock or I/O. One thread.
@@ -138,6 +141,8 @@ using GroupAction = std::variant<ProbeRank, JoinRank, OpenStream, SendPlan, Abor
 // reset (ReplayAll), and the ranks probed again at once. Attempts that never got to commit a step
 // back off. Who is not ready for recovery_timeout fails its requests with UNAVAILABLE and keeps
 // trying.
+//
+// A rank that is connected and lets a probe's deadline pass hangs; one that is dead fails at once.
 //
 // Steps form a queue: every rank answers them in order, and each commits when all have answered.
 // The clock of a step starts when the one before is committed.

@@ -82,6 +82,17 @@ TEST_F(SupervisorTest, RestartsARankThatExitsByItselfOnceTheClusterServed) {
   EXPECT_THAT(Exit(0, Code(1)), ElementsAre("say rank 0 exited with code 1: restarting in 100ms"));
 }
 
+TEST_F(SupervisorTest, KillsARankThatHangsAndNotTheProcessAfterIt) {
+  StartReady();
+  EXPECT_THAT(Words(supervisor_.OnHung(1, 40, 41)), IsEmpty());
+  EXPECT_THAT(Words(supervisor_.OnHung(2, 41, 41)), IsEmpty()) << "no such rank";
+  EXPECT_THAT(Words(supervisor_.OnHung(1, 41, 41)),
+              ElementsAre("say rank 1 hangs: killing process 41", "signal 1 9"));
+  Exit(1, kKilled);
+  EXPECT_THAT(Words(supervisor_.OnHung(1, 41, 0)), IsEmpty());
+  EXPECT_THAT(Advance(absl::Milliseconds(100)), ElementsAre("spawn 1"));
+}
+
 TEST_F(SupervisorTest, BacksOffFurtherForARankThatKeepsDying) {
   StartReady();
   Exit(1, kKilled);

@@ -83,6 +83,22 @@ def test_a_silent_rank_does_not_hold_deadlines_up_and_streams_go_on_when_it_wake
         assert cluster.status().epoch > 1 and cluster.pids()[1] == victim
 
 
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_hangs_is_killed_and_replaced(models, victim):
+    with Cluster(models(), "--step-timeout", 1, tp=2) as cluster:
+        want = [cluster.generate(p, **LONG).ids for p in PROMPTS]
+        before = cluster.pids()
+        streams = [cluster.stream(p, **LONG) for p in PROMPTS]
+        firsts = [next(s) for s in streams]
+        os.kill(before[victim], signal.SIGSTOP)
+        got = [collect([first, *stream])[0][0].ids for first, stream in zip(firsts, streams)]
+        assert got == want
+        after = cluster.pids()
+        assert after[victim] != before[victim] and after[1 - victim] == before[1 - victim]
+        assert gone(before[victim])
+        assert f"rank {victim} hangs: killing process {before[victim]}" in cluster.log
+
+
 def test_streams_of_a_rank_that_stays_silent_end_unavailable(models):
     options = {**LONG, "max_tokens": 700}
     with Cluster(models(ctx=1024), "--recovery-timeout", 2, tp=2) as cluster:

@@ -35,6 +35,7 @@ void FakeRank::Start() {
     base::MutexLock lock(&mutex_);
     ++instance_;
     is_killed_ = false;
+    hangs_ = false;
     is_loaded_ = false;
     highest_epoch_ = 0;
   }
@@ -76,6 +77,11 @@ void FakeRank::WaitUntilHolding() {
 void FakeRank::WaitForPlans(size_t count) {
   base::MutexLock lock(&mutex_);
   while (num_plans_ < count) changed_.Wait(&mutex_);
+}
+
+void FakeRank::HangLoop() {
+  base::MutexLock lock(&mutex_);
+  hangs_ = true;
 }
 
 void FakeRank::DivergeOnce() {
@@ -136,6 +142,7 @@ grpc::Status FakeRank::LoadShard(grpc::ServerContext*, const wire::LoadShardRequ
   loaded_ = *request;
   {
     base::MutexLock lock(&mutex_);
+    while (hangs_ && !is_killed_) changed_.Wait(&mutex_);
     is_loaded_ = true;
   }
   wire::LoadShardResponse response;

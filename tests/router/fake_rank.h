@@ -51,6 +51,9 @@ class FakeRank final : public worker::v1::WorkerService::Service {
   void WaitUntilHolding();
   // Waits until so many plans came, answered or not.
   void WaitForPlans(size_t count);
+  // Its loop stops: from now on a LoadShard waits for a Kill, as answers do after HoldReplies.
+  // Other calls are answered.
+  void HangLoop();
   // The next answer claims another state than the router has.
   void DivergeOnce();
   size_t num_plans() const;
@@ -110,6 +113,7 @@ class FakeRank final : public worker::v1::WorkerService::Service {
   bool is_loaded_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_killed_ ABSL_GUARDED_BY(mutex_) = false;
   bool diverges_ ABSL_GUARDED_BY(mutex_) = false;
+  bool hangs_ ABSL_GUARDED_BY(mutex_) = false;
   size_t num_plans_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t num_aborts_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::string> rendezvous_ ABSL_GUARDED_BY(mutex_);

@@ -1,5 +1,6 @@
 #include "router/group_shell.h"
 
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -234,6 +235,24 @@ TEST_F(GroupShellTest, ARankThatDivergesIsReplayedWithTheSameTokens) {
   EXPECT_EQ(sink->WaitForEnd(1).reason, FinishReason::kLength);
   EXPECT_EQ(sink->text(1), Solo(1, "prompt", 100));
   EXPECT_EQ(shell_->status().epoch, 2u);
+}
+
+TEST_F(GroupShellTest, ARankWhoseLoopHangsIsReportedAndReplacedInMidStream) {
+  options_.group.warmup_step_timeout = absl::Milliseconds(100);
+  options_.group.min_step_timeout = absl::Milliseconds(100);
+  std::promise<std::pair<uint32_t, uint32_t>> hung;
+  options_.on_hung_rank = [&](uint32_t rank, uint32_t pid) { hung.set_value({rank, pid}); };
+  StartReady(2);
+  ranks_[1]->HoldReplies();
+  ranks_[1]->HangLoop();
+  const auto sink = Submit({MakeRequest(1, "prompt", 100)});
+  const uint32_t pid = shell_->status().ranks[1].pid;
+  EXPECT_EQ(hung.get_future().get(), std::make_pair(1u, pid));
+  ranks_[1]->Kill();
+  ranks_[1]->ReleaseReplies();
+  ranks_[1]->Start();
+  EXPECT_EQ(sink->WaitForEnd(1).reason, FinishReason::kLength);
+  EXPECT_EQ(sink->text(1), Solo(1, "prompt", 100));
 }
 
 TEST_F(GroupShellTest, AGroupThatDoesNotComeBackEndsItsRequestsUnavailable) {

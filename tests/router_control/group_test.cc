@@ -287,6 +287,14 @@ TEST_F(GroupTest, ARankThatDoesNotAnswerIsAskedAgainLessAndLessOften) {
                                   Milliseconds(800), Milliseconds(1000), Milliseconds(1000)));
 }
 
+TEST_F(GroupTest, ARankThatLetsAProbesDeadlinePassIsReplacedAndOneThatIsDeadIsNot) {
+  BecomeReady();
+  Do(StreamClosed{1, 1, absl::UnavailableError("no ping")});
+  EXPECT_THAT(Do(RankFailed{0, 0, absl::UnavailableError("refused")}), IsEmpty());
+  EXPECT_THAT(Do(RankFailed{1, 0, absl::DeadlineExceededError("5 s")}), ElementsAre("replace 1"));
+  EXPECT_THAT(group_.last_failure().message(), HasSubstr("rank 1: does not answer"));
+}
+
 TEST_F(GroupTest, AttemptsThatNeverCommitAStepBackOff) {
   BecomeReady();
   EXPECT_THAT(Do(StreamClosed{1, 1, absl::UnavailableError("eof")}), Contains("probe 0"));

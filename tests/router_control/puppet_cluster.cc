@@ -40,6 +40,7 @@ std::string ToString(const GroupAction& action) {
           [](const CommitPlan& a) { return absl::StrCat("commit ", a.result.step); },
           [](const ReplayAll&) { return std::string("replay"); },
           [](const FailRequests& a) { return absl::StrCat("fail: ", a.status.message()); },
+          [](const ReplaceRank& a) { return absl::StrCat("replace ", a.rank); },
       },
       action);
 }
@@ -126,6 +127,7 @@ void PuppetCluster::CarryOut(const GroupAction& action) {
                    scheduler_.CheckInvariants();
                  },
                  [&](const FailRequests& a) { Take(scheduler_.FailAll(now_, a.status)); },
+                 [&](const ReplaceRank& a) { Kill(a.rank); },
              },
              action);
 }
