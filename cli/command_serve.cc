@@ -17,6 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "base/cluster_token.h"
 #include "cli/cpu_split.h"
 #include "cli/exit_code.h"
 #include "cli/process_loop.h"
@@ -62,6 +63,12 @@ std::vector<std::string> RankAddresses(int num_ranks) {
     addresses.push_back(absl::StrFormat("unix-abstract:shoal-%d-%016x-r%d", getpid(), bits, rank));
   }
   return addresses;
+}
+
+// 128 random bits.
+std::string NewToken() {
+  std::random_device device;
+  return absl::StrFormat("%08x%08x%08x%08x", device(), device(), device(), device());
 }
 
 std::vector<std::string> RankArgs(const ServeFlags& flags, const CpuSplit& split, int rank,
@@ -145,6 +152,9 @@ int RunServe(const ServeFlags& flags) {
   options.router.insert(options.router.end(), flags.router_args.begin(), flags.router_args.end());
   options.drain_timeout = DrainTimeout(flags.router_args);
   options.on_ready = [](absl::string_view line) { std::cout << line << std::endl; };
+  if (base::ClusterToken().empty()) {
+    setenv(base::kClusterTokenVariable, NewToken().c_str(), /*overwrite=*/1);
+  }
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // the children say errors in their own words
   return ProcessLoop(std::move(options)).Run();
 }

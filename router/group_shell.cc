@@ -27,6 +27,7 @@ GroupShell::GroupShell(GroupShellOptions options)
                            .address = options_.addresses[rank],
                            .load = options_.load,
                            .owner_id = options_.owner_id,
+                           .token = options_.token,
                            .take_over = options_.take_over,
                            .join_timeout = options_.group.join_timeout,
                            .probe_timeout = std::clamp(options_.group.min_step_timeout,

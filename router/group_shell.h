@@ -33,6 +33,7 @@ struct GroupShellOptions {
   worker::v1::LoadShardRequest load;   // but for the rank
   std::string model_name;              // empty: the model's own
   std::string owner_id;                // unique to this process
+  std::string token;                   // of the cluster, see WorkerClient
   bool take_over = false;              // from another router whose streams live
   std::function<absl::Time()> clock;   // any thread
   std::function<uint64_t()> random;    // the shell's thread

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "base/cluster_token.h"
 #include "base/file_limit.h"
 #include "base/protocol_version.h"
 #include "base/stderr_sink.h"
@@ -177,6 +178,10 @@ std::string FindContradiction(const Flags& flags) {
                         " is more than --max-batch-tokens ", flags.max_batch_tokens,
                         ": every sequence takes a token of a step");
   }
+  if (!base::IsValidToken(base::ClusterToken())) {
+    return absl::StrCat(base::kClusterTokenVariable,
+                        " must be of printable ASCII characters without spaces");
+  }
   return "";
 }
 
@@ -227,6 +232,7 @@ GroupShellOptions MakeShellOptions(const Flags& flags, std::function<absl::Time(
   options.load.set_max_seq_len(flags.max_seq_len);
   options.model_name = flags.model_name;
   options.owner_id = absl::StrFormat("router-%d-%016x", getpid(), RandomBits());
+  options.token = base::ClusterToken();
   options.take_over = flags.take_over;
   options.clock = std::move(clock);
   options.random = RandomBits;

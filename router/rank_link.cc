@@ -22,6 +22,7 @@ bool IsConfigurationError(const absl::Status& status) {
     case absl::StatusCode::kUnimplemented:
     case absl::StatusCode::kDataLoss:
     case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kUnauthenticated:      // another cluster token
     case absl::StatusCode::kResourceExhausted:  // the shard or its KV cache has no room here
       return true;
     default:
@@ -50,7 +51,7 @@ RankInfo MakeInfo(const wire::GetWorkerInfoResponse& info, const wire::ShardLimi
 RankLink::RankLink(Options options, CompletionLoop* loop, Post post)
     : options_(std::move(options)),
       post_(std::move(post)),
-      client_(options_.rank, options_.address, loop),
+      client_(options_.rank, options_.address, options_.token, loop),
       load_(options_.load) {
   status_.rank = options_.rank;
   status_.address = options_.address;

@@ -26,6 +26,7 @@ class RankLink {
     std::string address;
     worker::v1::LoadShardRequest load;
     std::string owner_id;
+    std::string token;  // see WorkerClient
     bool take_over = false;
     absl::Duration join_timeout = absl::Seconds(30);
     // Of a probe's calls that cost a rank nothing. One that lets it pass hangs.

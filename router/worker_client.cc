@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/cluster_token.h"
 #include "glog/logging.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
@@ -55,7 +56,10 @@ grpc::ByteBuffer SerializePlan(const wire::ExecuteRequest& request) {
 // A pending call; deletes itself when gRPC has returned its last tag.
 class WorkerClient::Call {
  public:
-  explicit Call(WorkerClient* client) : client_(client) { client_->calls_.insert(this); }
+  explicit Call(WorkerClient* client) : client_(client) {
+    client_->calls_.insert(this);
+    if (!client_->token_.empty()) context_.AddMetadata(base::kClusterTokenKey, client_->token_);
+  }
   virtual ~Call() { client_->calls_.erase(this); }
 
   void SetTimeout(absl::Duration timeout) {
@@ -245,9 +249,11 @@ class WorkerClient::Stream final : public Call {
   bool is_finished_ = false;
 };
 
-WorkerClient::WorkerClient(uint32_t rank, std::string address, CompletionLoop* loop)
+WorkerClient::WorkerClient(uint32_t rank, std::string address, std::string token,
+                           CompletionLoop* loop)
     : rank_(rank),
       address_(std::move(address)),
+      token_(std::move(token)),
       loop_(loop),
       channel_(MakeChannel(address_)),
       stub_(wire::WorkerService::NewStub(channel_)),

@@ -31,7 +31,8 @@ class WorkerClient {
 
   // `address`: unix-abstract:NAME, unix:PATH or HOST:PORT. Connects with the first call, and again
   // after a loss. `loop` outlives the client.
-  WorkerClient(uint32_t rank, std::string address, CompletionLoop* loop);
+  // `token` goes with every call (base/cluster_token.h); empty: none does.
+  WorkerClient(uint32_t rank, std::string address, std::string token, CompletionLoop* loop);
   // REQUIRES: no call is pending: CancelAll, then run the loop while num_pending() > 0.
   ~WorkerClient();
 
@@ -76,6 +77,7 @@ class WorkerClient {
 
   const uint32_t rank_;
   const std::string address_;
+  const std::string token_;
   CompletionLoop* const loop_;
   const std::shared_ptr<grpc::Channel> channel_;  // gRPC's own reference counting
   const std::unique_ptr<worker::v1::WorkerService::Stub> stub_;

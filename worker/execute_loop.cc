@@ -28,7 +28,11 @@ class ExecuteLoop::Call {
       case Event::kAccepted:
         if (ok && !loop_->stopping_) {
           loop_->Accept();
-          StartRead();
+          if (grpc::Status allowed = loop_->service_->CheckCaller(context_); !allowed.ok()) {
+            Finish(allowed);
+          } else {
+            StartRead();
+          }
         } else {
           finished_ = true;  // the server is shut down
         }

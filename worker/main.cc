@@ -14,6 +14,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/cluster_token.h"
 #include "base/file_limit.h"
 #include "base/stderr_sink.h"
 #include "base/thread/signal_watcher.h"
@@ -74,6 +75,12 @@ kernels::CpuOptions BackendOptions(const Flags& flags) {
   return options;
 }
 
+// Whether only processes of this machine can reach it.
+bool IsLocal(absl::string_view address) {
+  return absl::StartsWith(address, "unix") || absl::StartsWith(address, "127.") ||
+         absl::StartsWith(address, "localhost:") || absl::StartsWith(address, "[::1]:");
+}
+
 int Serve(const Flags& flags) {
   base::SignalWatcher::Block();
   if (flags.parent_pid != 0) {
@@ -84,6 +91,15 @@ int Serve(const Flags& flags) {
   options.worker_id = flags.worker_id;
   options.version = SHOAL_VERSION;
   options.model_path = flags.model;
+  options.token = base::ClusterToken();
+  if (!base::IsValidToken(options.token)) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat(
+        base::kClusterTokenVariable, " must be of printable ASCII characters without spaces")));
+  }
+  if (options.token.empty() && !IsLocal(flags.listen)) {
+    LOG(WARNING) << "anybody who reaches " << flags.listen << " may use this rank: set "
+                 << base::kClusterTokenVariable << " for it and for its router";
+  }
   options.spin = !flags.no_spin;
   options.new_backend = [backend = BackendOptions(flags)] {
     return kernels::NewCpuBackend(backend);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "base/cluster_token.h"
 #include "base/protocol_version.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
@@ -78,6 +79,22 @@ std::shared_ptr<RankEngine> RankService::engine() const {
   return engine_;
 }
 
+grpc::Status RankService::CheckCaller(const grpc::ServerContext& context) const {
+  if (options_.token.empty()) return grpc::Status::OK;
+  const auto& metadata = context.client_metadata();
+  const auto token = metadata.find(base::kClusterTokenKey);
+  if (token != metadata.end() &&
+      base::EqualTokens(absl::string_view(token->second.data(), token->second.size()),
+                        options_.token)) {
+    return grpc::Status::OK;
+  }
+  return grpc::Status(
+      grpc::StatusCode::UNAUTHENTICATED,
+      absl::StrCat("the caller has ", token == metadata.end() ? "no" : "another",
+                   " cluster token: give the router and its ranks the same ",
+                   base::kClusterTokenVariable));
+}
+
 void RankService::AttachHealth(grpc::HealthCheckServiceInterface* health) {
   base::MutexLock lock(&mutex_);
   health_ = health;
@@ -89,8 +106,9 @@ void RankService::SetEpoch(const v1::Epoch& epoch) {
   if (health_ != nullptr) health_->SetServingStatus("readiness", epoch_.counter() != 0);
 }
 
-grpc::Status RankService::GetWorkerInfo(grpc::ServerContext*, const v1::GetWorkerInfoRequest*,
+grpc::Status RankService::GetWorkerInfo(grpc::ServerContext* context, const v1::GetWorkerInfoRequest*,
                                         v1::GetWorkerInfoResponse* response) {
+  if (const grpc::Status allowed = CheckCaller(*context); !allowed.ok()) return allowed;
   response->set_worker_id(options_.worker_id);
   response->set_instance_id(instance_id_);
   response->set_version(options_.version);
@@ -105,8 +123,9 @@ grpc::Status RankService::GetWorkerInfo(grpc::ServerContext*, const v1::GetWorke
   return grpc::Status::OK;
 }
 
-grpc::Status RankService::LoadShard(grpc::ServerContext*, const v1::LoadShardRequest* request,
+grpc::Status RankService::LoadShard(grpc::ServerContext* context, const v1::LoadShardRequest* request,
                                     grpc::ServerWriter<v1::LoadShardResponse>* writer) {
+  if (const grpc::Status allowed = CheckCaller(*context); !allowed.ok()) return allowed;
   absl::Time last = absl::Now();
   const absl::Status status = Load(*request, [&](uint64_t done, uint64_t total) {
     if (absl::Now() - last < absl::Milliseconds(200)) return;
@@ -183,8 +202,9 @@ absl::Status RankService::Load(const v1::LoadShardRequest& request,
 }
 
 grpc::Status RankService::GetModelDescription(
-    grpc::ServerContext*, const v1::GetModelDescriptionRequest*,
+    grpc::ServerContext* context, const v1::GetModelDescriptionRequest*,
     grpc::ServerWriter<v1::GetModelDescriptionResponse>* writer) {
+  if (const grpc::Status allowed = CheckCaller(*context); !allowed.ok()) return allowed;
   for (size_t begin = 0; begin < description_.size(); begin += kDescriptionChunk) {
     v1::GetModelDescriptionResponse response;
     response.set_chunk(description_.substr(begin, kDescriptionChunk));
@@ -193,8 +213,9 @@ grpc::Status RankService::GetModelDescription(
   return grpc::Status::OK;
 }
 
-grpc::Status RankService::JoinGroup(grpc::ServerContext*, const v1::JoinGroupRequest* request,
+grpc::Status RankService::JoinGroup(grpc::ServerContext* context, const v1::JoinGroupRequest* request,
                                     v1::JoinGroupResponse*) {
+  if (const grpc::Status allowed = CheckCaller(*context); !allowed.ok()) return allowed;
   return ToGrpc(Join(*request));
 }
 
@@ -263,8 +284,9 @@ absl::Status RankService::Join(const v1::JoinGroupRequest& request) {
   return absl::OkStatus();
 }
 
-grpc::Status RankService::AbortGroup(grpc::ServerContext*, const v1::AbortGroupRequest* request,
+grpc::Status RankService::AbortGroup(grpc::ServerContext* context, const v1::AbortGroupRequest* request,
                                      v1::AbortGroupResponse* response) {
+  if (const grpc::Status allowed = CheckCaller(*context); !allowed.ok()) return allowed;
   const std::shared_ptr<RankEngine> aborted = engine();
   if (aborted == nullptr) return grpc::Status::OK;
   {
@@ -289,8 +311,9 @@ grpc::Status RankService::AbortGroup(grpc::ServerContext*, const v1::AbortGroupR
   return grpc::Status::OK;
 }
 
-grpc::Status RankService::Inspect(grpc::ServerContext*, const v1::InspectRequest*,
+grpc::Status RankService::Inspect(grpc::ServerContext* context, const v1::InspectRequest*,
                                   v1::InspectResponse* response) {
+  if (const grpc::Status allowed = CheckCaller(*context); !allowed.ok()) return allowed;
   const std::shared_ptr<RankEngine> inspected = engine();
   if (inspected == nullptr) {
     response->set_state("no shard loaded");

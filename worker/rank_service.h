@@ -22,6 +22,7 @@ struct RankOptions {
   std::string worker_id;  // for people: "rank-0"
   std::string version;
   std::string model_path;
+  std::string token;  // that callers must bring (base/cluster_token.h); empty: anybody may call
   bool spin = true;  // ranks have cores of their own: collectives may spin for a while
   std::function<absl::StatusOr<std::unique_ptr<kernels::Backend>>()> new_backend;
 };
@@ -57,6 +58,9 @@ class RankService final
 
   // --- For the loop
   // ---------------------------------------------------------------------------------
+
+  // UNAUTHENTICATED for a caller without the cluster's token. Every method begins with it.
+  grpc::Status CheckCaller(const grpc::ServerContext& context) const;
 
   // Runs one plan and fills `response`. `stream_epoch` is empty before the stream's first plan,
   // which sets it. ABORTED for a plan of another epoch than the joined one; else RankEngine::Step's

@@ -103,13 +103,20 @@ class Cluster:
     def end_token_ids(self):
         return list(self.stub.GetModel(inference_pb2.GetModelRequest(), timeout=5).model.end_token_ids)
 
+    @staticmethod
+    def token_of(pid):
+        """Metadata with the secret that a process shares with its cluster."""
+        variables = pathlib.Path(f"/proc/{pid}/environ").read_text().split("\0")
+        token = next(v.split("=", 1)[1] for v in variables if v.startswith("SHOAL_CLUSTER_TOKEN="))
+        return [("shoal-cluster-token", token)]
+
     def inspect(self):
         """What each rank itself says of its steps."""
         answers = []
         for worker in self.workers():
             with grpc.insecure_channel(worker.address) as channel:
                 stub = worker_pb2_grpc.WorkerServiceStub(channel)
-                answers.append(stub.Inspect(worker_pb2.InspectRequest(), timeout=5))
+                answers.append(stub.Inspect(worker_pb2.InspectRequest(), timeout=5, metadata=self.token_of(worker.pid)))
         return answers
 
     # --- Requests -----------------------------------------------------------------------------------

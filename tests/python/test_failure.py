@@ -11,7 +11,7 @@ import time
 import grpc
 import pytest
 
-from cluster import BIN, Cluster, collect
+from cluster import BIN, Cluster, collect, worker_pb2, worker_pb2_grpc
 
 PROMPTS = [[(7 * i + 3 * j) % 500 for j in range(1, 12 + i)] for i in range(8)]
 LONG = dict(max_tokens=180, ignore_eos=True, temperature=0.8, seed=11)
@@ -117,6 +117,23 @@ def test_streams_of_a_rank_that_stays_silent_end_unavailable(models):
             os.kill(victim, signal.SIGCONT)
         wait_until(lambda: cluster.status().ready, 15, "the return of the group")
         assert cluster.generate(PROMPTS[0], max_tokens=8, timeout=10).ids
+
+
+def test_ranks_serve_only_who_has_their_clusters_token(models):
+    with Cluster(models(), tp=2) as cluster, Cluster(models()) as other:
+        foreign = cluster.token_of(other.pids()[0])
+        for worker in cluster.workers():
+            assert worker.address.startswith("unix")  # any user of the machine reaches it
+            with grpc.insecure_channel(worker.address) as channel:
+                stub = worker_pb2_grpc.WorkerServiceStub(channel)
+                for metadata in None, foreign:
+                    with pytest.raises(grpc.RpcError) as error:
+                        stub.AbortGroup(worker_pb2.AbortGroupRequest(), timeout=5, metadata=metadata)
+                    assert error.value.code() == grpc.StatusCode.UNAUTHENTICATED
+                    assert "SHOAL_CLUSTER_TOKEN" in error.value.details()
+            command = pathlib.Path(f"/proc/{worker.pid}/cmdline").read_text()
+            assert cluster.token_of(worker.pid)[0][1] not in command, "every user may read arguments"
+        assert len(cluster.inspect()) == 2
 
 
 def test_sigterm_drains(models):

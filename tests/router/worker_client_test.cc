@@ -54,7 +54,7 @@ class WorkerClientTest : public ::testing::Test {
   const std::string address_ = FakeRank::NewAddress();
   FakeRank rank_{address_, {}};
   CompletionLoop loop_;
-  WorkerClient client_{3, address_, &loop_};
+  WorkerClient client_{3, address_, "", &loop_};
   bool is_open_ = false;
   std::vector<uint64_t> steps_;
   std::optional<absl::Status> closed_;

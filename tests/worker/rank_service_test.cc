@@ -69,8 +69,9 @@ class FakeHealth final : public grpc::HealthCheckServiceInterface {
 // One rank: its server, its loop, a stub.
 class Rank {
  public:
-  Rank(const std::string& model, int index) {
+  Rank(const std::string& model, int index, const std::string& token = "") {
     RankOptions options;
+    options.token = token;
     options.worker_id = absl::StrCat("rank-", index);
     options.version = "test";
     options.model_path = model;
@@ -435,6 +436,40 @@ TEST_F(RankServiceTest, AFailedTakeOverLeavesTheRankToWhoComesNext) {
   EXPECT_EQ(first.Finish().error_code(), grpc::StatusCode::ABORTED);
   second.Finish();
   JoinAll("router", 3);
+}
+
+TEST_F(RankServiceTest, NobodyIsServedWithoutTheClustersToken) {
+  Rank rank(model_, 0, "a-secret");
+  for (const char* token : {"", "a-secre", "b-secret", "a-secret"}) {
+    SCOPED_TRACE(token);
+    const auto want = std::string(token) == "a-secret" ? grpc::StatusCode::OK
+                                                       : grpc::StatusCode::UNAUTHENTICATED;
+    const auto prepare = [token](grpc::ClientContext* context) {
+      if (*token != 0) context->AddMetadata("shoal-cluster-token", token);
+    };
+    grpc::ClientContext info, description, inspect, join, execute;
+    for (auto* context : {&info, &description, &inspect, &join, &execute}) prepare(context);
+    v1::GetWorkerInfoResponse info_response;
+    EXPECT_EQ(rank.stub()->GetWorkerInfo(&info, {}, &info_response).error_code(), want);
+    v1::GetModelDescriptionResponse chunk;
+    const auto chunks = rank.stub()->GetModelDescription(&description, {});
+    while (chunks->Read(&chunk)) {
+    }
+    EXPECT_EQ(chunks->Finish().error_code(), want);
+    v1::InspectResponse position;
+    EXPECT_EQ(rank.stub()->Inspect(&inspect, {}, &position).error_code(), want);
+    const bool is_let_in = want == grpc::StatusCode::OK;
+    v1::JoinGroupResponse joined;
+    EXPECT_EQ(rank.stub()->JoinGroup(&join, {}, &joined).error_code(),
+              is_let_in ? grpc::StatusCode::FAILED_PRECONDITION : want);
+    const auto stream = rank.stub()->Execute(&execute);
+    stream->Write(v1::ExecuteRequest());  // without a plan
+    v1::ExecuteResponse reply;
+    while (stream->Read(&reply)) {
+    }
+    EXPECT_EQ(stream->Finish().error_code(),
+              is_let_in ? grpc::StatusCode::INVALID_ARGUMENT : want);
+  }
 }
 
 TEST_F(RankServiceTest, IsReadyWhileAnEpochIsJoined) {
