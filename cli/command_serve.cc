@@ -18,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/cluster_token.h"
+#include "base/cpu_quota.h"
 #include "cli/cpu_split.h"
 #include "cli/exit_code.h"
 #include "cli/process_loop.h"
@@ -118,14 +119,16 @@ int RunServe(const ServeFlags& flags) {
       return Fail(kExitRuntime, absl::StrCat("cannot run ", program, ": ", strerror(errno)));
     }
   }
-  std::vector<int> cpus = AvailableCpus();
+  std::vector<int> cpus = base::AvailableCpus();
   if (!flags.cpus.empty()) {
     absl::StatusOr<std::vector<int>> chosen = ParseCpuList(flags.cpus);
     if (!chosen.ok()) return Fail(kExitUsage, absl::StrCat("--cpus: ", chosen.status().message()));
     cpus = *std::move(chosen);
   }
-  const CpuSplit split = SplitCpus(cpus, !flags.cpus.empty(), flags.tp, flags.threads);
-  if (!flags.cpus.empty() && split.oversubscribed) {
+  const int num_cpus = static_cast<int>(cpus.size());
+  const int num_usable = base::UsableCpus(num_cpus, base::CpuQuota());
+  const CpuSplit split = SplitCpus(cpus, num_usable, !flags.cpus.empty(), flags.tp, flags.threads);
+  if (!flags.cpus.empty() && flags.tp * split.threads > num_cpus) {
     return Fail(kExitUsage,
                 absl::StrCat("--cpus names ", cpus.size(), " CPUs, but ", flags.tp, " ranks with ",
                              split.threads, " threads each need ", flags.tp * split.threads,
@@ -133,8 +136,9 @@ int RunServe(const ServeFlags& flags) {
   }
   if (split.oversubscribed) {
     std::cerr << "warning: " << flags.tp << " ranks with " << split.threads
-              << " threads each share " << cpus.size() << " CPUs: fewer --threads are faster"
-              << std::endl;
+              << " threads each share " << num_usable << " CPUs"
+              << (num_usable < num_cpus ? " that their control group leaves them" : "")
+              << ": fewer --threads are faster" << std::endl;
   }
   const std::vector<std::string> addresses = RankAddresses(flags.tp);
   ProcessLoop::Options options;

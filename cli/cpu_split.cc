@@ -1,7 +1,5 @@
 #include "cli/cpu_split.h"
 
-#include <sched.h>
-
 #include <algorithm>
 
 #include "absl/status/status.h"
@@ -41,28 +39,17 @@ absl::StatusOr<std::vector<int>> ParseCpuList(absl::string_view text) {
   return cpus;
 }
 
-std::vector<int> AvailableCpus() {
-  std::vector<int> cpus;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-      if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-    }
-  }
-  if (cpus.empty()) cpus.push_back(0);
-  return cpus;
-}
-
-CpuSplit SplitCpus(absl::Span<const int> available, bool chosen, int num_ranks, int threads) {
+CpuSplit SplitCpus(absl::Span<const int> available, int num_usable, bool chosen, int num_ranks,
+                   int threads) {
   CHECK_GE(num_ranks, 1);
   CHECK(!available.empty());
+  CHECK(num_usable >= 1 && num_usable <= static_cast<int>(available.size()));
   const int num_cpus = static_cast<int>(available.size());
   CpuSplit split;
-  split.threads = threads > 0 ? threads : std::max(1, num_cpus / num_ranks);
+  split.threads = threads > 0 ? threads : std::max(1, num_usable / num_ranks);
   split.cpus.resize(num_ranks);
   const int num_threads = num_ranks * split.threads;
-  split.oversubscribed = num_threads > num_cpus;
+  split.oversubscribed = num_threads > num_usable;
   const bool fills = num_ranks * (split.threads + 1) > num_cpus;
   if (split.oversubscribed || (!chosen && !fills)) return split;
   for (int rank = 0; rank < num_ranks; ++rank) {

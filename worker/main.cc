@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/cluster_token.h"
+#include "base/cpu_quota.h"
 #include "base/file_limit.h"
 #include "base/stderr_sink.h"
 #include "base/thread/signal_watcher.h"
@@ -58,8 +59,7 @@ kernels::CpuOptions BackendOptions(const Flags& flags) {
   options.cpus = flags.cpus;
   options.threads = flags.threads;
   if (options.threads == 0) {
-    options.threads = flags.cpus.empty() ? static_cast<int>(std::thread::hardware_concurrency())
-                                         : static_cast<int>(flags.cpus.size());
+    options.threads = flags.cpus.empty() ? base::UsableCpus() : static_cast<int>(flags.cpus.size());
   }
   if (flags.isa == "auto") {
     options.isa = kernels::BestIsa();
@@ -159,7 +159,7 @@ int Main(int argc, char** argv) {
   app.add_option("--model", flags.model, "GGUF file")->envname("SHOAL_MODEL");
   app.add_option("--listen", flags.listen, "host:port, unix:PATH or unix-abstract:NAME");
   app.add_option("--worker-id", flags.worker_id, "name of this worker in status and logs");
-  app.add_option("--threads", flags.threads, "compute threads (0: one for each CPU)")
+  app.add_option("--threads", flags.threads, "compute threads (0: one for each CPU it may use)")
       ->check(CLI::Range(0, 1024));
   app.add_option("--cpus", flags.cpus, "pin the compute threads to these CPUs, e.g. 0,1")
       ->delimiter(',');

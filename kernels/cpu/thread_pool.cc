@@ -10,6 +10,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/cpu_quota.h"
 #include "glog/logging.h"
 
 namespace shoal::kernels::cpu {
@@ -26,15 +27,6 @@ void FutexWait(std::atomic<uint32_t>* word, uint32_t expected) {
 void FutexWakeAll(std::atomic<uint32_t>* word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr,
           nullptr, 0);
-}
-
-int AvailableCpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) {
-    return 1;
-  }
-  return CPU_COUNT(&set);
 }
 
 // A CPU that went offline since is no reason to fail: the thread then runs anywhere.
@@ -76,7 +68,7 @@ class FloatEnvironment {
 ThreadPool::ThreadPool(int num_threads, std::vector<int> cpus)
     : num_threads_(num_threads),
       cpus_(std::move(cpus)),
-      may_spin_(num_threads > 1 && num_threads <= AvailableCpus()) {
+      may_spin_(num_threads > 1 && num_threads <= base::UsableCpus()) {
   CHECK_GE(num_threads, 1);
   for (int i = 1; i < num_threads; ++i) {
     threads_.emplace_back([this, i] { Loop(i); });

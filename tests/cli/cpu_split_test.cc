@@ -13,39 +13,49 @@ using testing::IsEmpty;
 const std::vector<int> kFour = {2, 3, 6, 7};
 
 TEST(CpuSplitTest, RanksThatFillTheMachineGetDisjointCpus) {
-  const CpuSplit split = SplitCpus(kFour, false, 2, 0);
+  const CpuSplit split = SplitCpus(kFour, 4, false, 2, 0);
   EXPECT_EQ(split.threads, 2);
   EXPECT_THAT(split.cpus, ElementsAre(ElementsAre(2, 3), ElementsAre(6, 7)));
   EXPECT_FALSE(split.oversubscribed);
 }
 
 TEST(CpuSplitTest, AnUnevenShareRoundsDownAndIsStillPinned) {
-  const CpuSplit split = SplitCpus(kFour, false, 3, 0);
+  const CpuSplit split = SplitCpus(kFour, 4, false, 3, 0);
   EXPECT_EQ(split.threads, 1);
   EXPECT_THAT(split.cpus, ElementsAre(ElementsAre(2), ElementsAre(3), ElementsAre(6)));
 }
 
 TEST(CpuSplitTest, WithCpusToSpareAndNoChoiceRanksStayFree) {
-  const CpuSplit split = SplitCpus(kFour, false, 2, 1);
+  const CpuSplit split = SplitCpus(kFour, 4, false, 2, 1);
   EXPECT_EQ(split.threads, 1);
   EXPECT_THAT(split.cpus, ElementsAre(IsEmpty(), IsEmpty()));
   EXPECT_FALSE(split.oversubscribed);
 }
 
 TEST(CpuSplitTest, ChosenCpusArePinnedEvenWithSomeToSpare) {
-  const CpuSplit split = SplitCpus(kFour, true, 2, 1);
+  const CpuSplit split = SplitCpus(kFour, 4, true, 2, 1);
   EXPECT_THAT(split.cpus, ElementsAre(ElementsAre(2), ElementsAre(3)));
 }
 
 TEST(CpuSplitTest, MoreThreadsThanCpusAreOversubscribedAndFree) {
   for (const bool chosen : {false, true}) {
-    const CpuSplit split = SplitCpus(kFour, chosen, 2, 3);
+    const CpuSplit split = SplitCpus(kFour, 4, chosen, 2, 3);
     EXPECT_TRUE(split.oversubscribed);
     EXPECT_THAT(split.cpus, ElementsAre(IsEmpty(), IsEmpty()));
   }
-  const CpuSplit split = SplitCpus({0, 1}, false, 8, 0);
+  const CpuSplit split = SplitCpus({0, 1}, 2, false, 8, 0);
   EXPECT_EQ(split.threads, 1);
   EXPECT_TRUE(split.oversubscribed);
+}
+
+TEST(CpuSplitTest, AQuotaLimitsTheThreadsAndPinsNobody) {
+  const CpuSplit split = SplitCpus(kFour, 2, false, 2, 0);
+  EXPECT_EQ(split.threads, 1);
+  EXPECT_THAT(split.cpus, ElementsAre(IsEmpty(), IsEmpty()));
+  EXPECT_FALSE(split.oversubscribed);
+  EXPECT_EQ(SplitCpus(kFour, 3, false, 1, 0).threads, 3);
+  EXPECT_TRUE(SplitCpus(kFour, 1, false, 2, 0).oversubscribed);
+  EXPECT_TRUE(SplitCpus(kFour, 2, true, 2, 2).oversubscribed);
 }
 
 TEST(ParseCpuListTest, ReadsNumbersAndRangesInAnyOrder) {
@@ -60,8 +70,6 @@ TEST(ParseCpuListTest, RefusesAnythingElse) {
   }
   EXPECT_THAT(std::string(ParseCpuList("1-3,2").status().message()), HasSubstr("CPU 2"));
 }
-
-TEST(AvailableCpusTest, AreThoseOfThisProcess) { EXPECT_FALSE(AvailableCpus().empty()); }
 
 }  // namespace
 }  // namespace shoal::cli
