@@ -11,6 +11,9 @@
 namespace shoal::router {
 namespace {
 
+// After these the ranks that have not answered yet are mentioned, and warned of.
+constexpr absl::Duration kQuietStart = absl::Seconds(2);
+constexpr absl::Duration kPatientStart = absl::Seconds(10);
 // Busy machines answer late.
 constexpr absl::Duration kMinProbeTimeout = absl::Seconds(1);
 constexpr absl::Duration kMaxProbeTimeout = absl::Seconds(5);
@@ -20,6 +23,7 @@ constexpr absl::Duration kMaxProbeTimeout = absl::Seconds(5);
 GroupShell::GroupShell(GroupShellOptions options)
     : options_(std::move(options)),
       group_(options_.group),
+      start_(options_.clock()),
       readiness_(absl::UnavailableError("the worker group is starting")) {
   CHECK_EQ(options_.addresses.size(), group_.num_ranks());
   for (uint32_t rank = 0; rank < group_.num_ranks(); ++rank) {
@@ -206,11 +210,23 @@ void GroupShell::HandleGroupEvents() {
   LogNewFailure();
 }
 
-// Attempts to come back may fail for long, each in the same way: that is said once.
+// Attempts to come back may fail for long, each in the same way: that is said once. Ranks that
+// start with the router answer a little later, which is no failure yet.
 void GroupShell::LogNewFailure() {
-  if (group_.last_failure() == logged_failure_) return;
-  logged_failure_ = group_.last_failure();
-  if (!logged_failure_.ok()) LOG(WARNING) << "the worker group: " << logged_failure_.message();
+  const absl::Status& failure = group_.last_failure();
+  const absl::Duration age = options_.clock() - start_;
+  const bool is_awaited = !scheduler_.has_value() && absl::IsUnavailable(failure);
+  if (is_awaited && age < kQuietStart) return;
+  const bool is_warning = !is_awaited || age >= kPatientStart;
+  if (failure == logged_failure_ && is_warning == logged_as_warning_) return;
+  logged_failure_ = failure;
+  logged_as_warning_ = is_warning;
+  if (failure.ok()) return;
+  if (is_warning) {
+    LOG(WARNING) << "the worker group: " << failure.message();
+  } else {
+    LOG(INFO) << "waiting for the worker group: " << failure.message();
+  }
 }
 
 void GroupShell::Perform(const std::vector<GroupAction>& actions) {

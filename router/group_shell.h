@@ -136,7 +136,9 @@ class GroupShell final : public Engine {
   uint64_t num_rejected_ = 0;                    // submissions
   uint64_t rendezvous_epoch_ = 0;
   std::string rendezvous_;
+  const absl::Time start_;
   absl::Status logged_failure_;
+  bool logged_as_warning_ = false;
   absl::Status fatal_;  // ends the first wait for readiness
 
   // --- Shared with other threads. ---

@@ -161,6 +161,12 @@ def test_sigterm_drains(models):
         assert is_refused()
 
 
+def test_a_start_and_an_end_without_trouble_warn_of_nothing(models):
+    with Cluster(models(), tp=2) as cluster:
+        cluster.generate(PROMPTS[0], max_tokens=4)
+    assert re.findall("^[WEF]2.*|.*(?:warning|error).*", cluster.log, re.MULTILINE) == []
+
+
 def test_nothing_outlives_a_killed_serve(models):
     shm = set(os.listdir("/dev/shm"))
     cluster = Cluster(models(), tp=2)
