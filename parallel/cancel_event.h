@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/unique_fd.h"
 #include "glog/logging.h"
-#include "parallel/unique_fd.h"
 
 namespace shoal::parallel {
 
@@ -25,7 +25,7 @@ class CancelEvent {
   int fd() const { return fd_.get(); }
 
  private:
-  const UniqueFd fd_;
+  const base::UniqueFd fd_;
 };
 
 }  // namespace shoal::parallel

@@ -20,8 +20,8 @@ constexpr int kRetryMs = 2;            // between attempts to connect, until ran
 constexpr int kHelloTimeoutMs = 1000;  // a connection that says nothing is no rank
 
 struct Pipe {
-  UniqueFd read_end;
-  UniqueFd write_end;
+  base::UniqueFd read_end;
+  base::UniqueFd write_end;
 };
 
 absl::StatusOr<std::vector<Pipe>> NewPipes(int count) {
@@ -31,13 +31,13 @@ absl::StatusOr<std::vector<Pipe>> NewPipes(int count) {
     if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) != 0) {
       return absl::ErrnoToStatus(errno, "pipe between ranks");
     }
-    pipe.read_end = UniqueFd(fds[0]);
-    pipe.write_end = UniqueFd(fds[1]);
+    pipe.read_end = base::UniqueFd(fds[0]);
+    pipe.write_end = base::UniqueFd(fds[1]);
   }
   return pipes;
 }
 
-std::string MissingRanks(const std::vector<UniqueFd>& guests) {
+std::string MissingRanks(const std::vector<base::UniqueFd>& guests) {
   std::vector<int> missing;
   for (size_t rank = 1; rank < guests.size(); ++rank) {
     if (!guests[rank].valid()) missing.push_back(static_cast<int>(rank));
@@ -46,7 +46,7 @@ std::string MissingRanks(const std::vector<UniqueFd>& guests) {
 }
 
 absl::Status CheckHello(const ShmOptions& options, const ShmHello& hello,
-                        const std::vector<UniqueFd>& guests) {
+                        const std::vector<base::UniqueFd>& guests) {
   if (hello.version != kShmVersion) {
     return absl::FailedPreconditionError(absl::StrCat("a rank speaks version ", hello.version,
                                                       ", rank 0 version ", kShmVersion,
@@ -68,10 +68,10 @@ absl::Status CheckHello(const ShmOptions& options, const ShmHello& hello,
 }
 
 // Takes connections until every rank is there. Strangers are sent away.
-absl::Status AwaitGuests(const ShmOptions& options, const UniqueFd& listener,
-                         const Deadline& deadline, std::vector<UniqueFd>* guests) {
+absl::Status AwaitGuests(const ShmOptions& options, const base::UniqueFd& listener,
+                         const Deadline& deadline, std::vector<base::UniqueFd>* guests) {
   for (int num_guests = 0; num_guests < options.size - 1;) {
-    absl::StatusOr<UniqueFd> guest = AcceptFrom(listener, deadline);
+    absl::StatusOr<base::UniqueFd> guest = AcceptFrom(listener, deadline);
     if (absl::IsDeadlineExceeded(guest.status())) {
       return absl::DeadlineExceededError(absl::StrCat(
           "rank ", MissingRanks(*guests), " of ", options.size, " did not come to abstract socket ",
@@ -94,8 +94,8 @@ absl::Status AwaitGuests(const ShmOptions& options, const UniqueFd& listener,
   return absl::OkStatus();
 }
 
-absl::Status Admit(const ShmOptions& options, const UniqueFd& memory,
-                   const std::vector<Pipe>& pipes, const std::vector<UniqueFd>& guests) {
+absl::Status Admit(const ShmOptions& options, const base::UniqueFd& memory,
+                   const std::vector<Pipe>& pipes, const std::vector<base::UniqueFd>& guests) {
   for (int guest = 1; guest < options.size; ++guest) {
     std::vector<int> fds = {memory.get(), pipes[guest].write_end.get()};
     for (int rank = 0; rank < options.size; ++rank) {
@@ -110,9 +110,9 @@ absl::Status Admit(const ShmOptions& options, const UniqueFd& memory,
 }
 
 // No descriptor wakes us when a name is bound, so a guest that came first tries again.
-absl::StatusOr<UniqueFd> ConnectToHost(const std::string& name, const Deadline& deadline) {
+absl::StatusOr<base::UniqueFd> ConnectToHost(const std::string& name, const Deadline& deadline) {
   while (true) {
-    absl::StatusOr<UniqueFd> socket = ConnectTo(name, deadline);
+    absl::StatusOr<base::UniqueFd> socket = ConnectTo(name, deadline);
     if (!absl::IsUnavailable(socket.status()) || deadline.passed()) return socket;
     const absl::Status status = deadline.Await(-1, 0, kRetryMs);
     if (absl::IsCancelled(status)) return status;
@@ -121,16 +121,16 @@ absl::StatusOr<UniqueFd> ConnectToHost(const std::string& name, const Deadline& 
 
 }  // namespace
 
-absl::StatusOr<ShmMembership> HostRendezvous(const ShmOptions& options, UniqueFd memory) {
+absl::StatusOr<ShmMembership> HostRendezvous(const ShmOptions& options, base::UniqueFd memory) {
   const Deadline deadline(options.connect_timeout, options.cancel_fd);
-  SHOAL_ASSIGN_OR_RETURN(UniqueFd listener,
+  SHOAL_ASSIGN_OR_RETURN(base::UniqueFd listener,
                          ListenOn(ShmSocketName(options.nonce), Transport::kMaxRanks));
   SHOAL_ASSIGN_OR_RETURN(std::vector<Pipe> pipes, NewPipes(options.size));
-  std::vector<UniqueFd> guests(options.size);
+  std::vector<base::UniqueFd> guests(options.size);
   absl::Status status = AwaitGuests(options, listener, deadline, &guests);
   if (status.ok()) status = Admit(options, memory, pipes, guests);
   if (!status.ok()) {
-    for (const UniqueFd& guest : guests) {
+    for (const base::UniqueFd& guest : guests) {
       if (guest.valid()) SendReply(guest, ReplyWith(status), {}).IgnoreError();
     }
     return status;
@@ -153,7 +153,7 @@ absl::StatusOr<ShmMembership> JoinRendezvous(const ShmOptions& options) {
                                                     ", waiting for rank 0 on abstract socket ",
                                                     name, ": ", status.message()));
   };
-  absl::StatusOr<UniqueFd> socket = ConnectToHost(name, deadline);
+  absl::StatusOr<base::UniqueFd> socket = ConnectToHost(name, deadline);
   if (absl::IsUnavailable(socket.status())) {
     return explain(absl::DeadlineExceededError(
         absl::StrCat("nobody listened within ", absl::FormatDuration(options.connect_timeout),
@@ -166,7 +166,8 @@ absl::StatusOr<ShmMembership> JoinRendezvous(const ShmOptions& options) {
   hello.size = options.size;
   hello.slot_bytes = options.slot_bytes;
   if (absl::Status status = SendHello(*socket, hello); !status.ok()) return explain(status);
-  absl::StatusOr<std::vector<UniqueFd>> fds = ReceiveReply(*socket, options.size + 1, deadline);
+  absl::StatusOr<std::vector<base::UniqueFd>> fds =
+      ReceiveReply(*socket, options.size + 1, deadline);
   if (!fds.ok()) return explain(fds.status());
 
   ShmMembership membership;

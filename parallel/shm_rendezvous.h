@@ -4,16 +4,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/unique_fd.h"
 #include "parallel/shm_transport.h"
-#include "parallel/unique_fd.h"
 
 namespace shoal::parallel {
 
 // What a rank takes away from the rendezvous.
 struct ShmMembership {
-  UniqueFd memory;              // the group's memfd
-  UniqueFd lifeline;            // write end of this rank's pipe: no other process has it
-  std::vector<UniqueFd> peers;  // read ends of the others' pipes, by rank; none for this rank
+  base::UniqueFd memory;              // the group's memfd
+  base::UniqueFd lifeline;            // write end of this rank's pipe: no other process has it
+  std::vector<base::UniqueFd> peers;  // read ends of the others' pipes, by rank; none for this rank
 };
 
 // The rendezvous of ConnectShm over the abstract unix socket of the nonce:
@@ -28,7 +28,7 @@ struct ShmMembership {
 // Rank 0 then closes the write ends that it gave away, so a pipe ends when its rank does.
 
 // Rank 0's side. `memory` is formatted already.
-absl::StatusOr<ShmMembership> HostRendezvous(const ShmOptions& options, UniqueFd memory);
+absl::StatusOr<ShmMembership> HostRendezvous(const ShmOptions& options, base::UniqueFd memory);
 
 // Every other rank's side.
 absl::StatusOr<ShmMembership> JoinRendezvous(const ShmOptions& options);

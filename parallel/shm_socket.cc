@@ -33,8 +33,8 @@ Address AbstractAddress(absl::string_view name) {
   return address;
 }
 
-absl::StatusOr<UniqueFd> NewSocket() {
-  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+absl::StatusOr<base::UniqueFd> NewSocket() {
+  base::UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return absl::ErrnoToStatus(errno, "unix socket between ranks");
   return fd;
 }
@@ -44,8 +44,8 @@ struct FdBuffer {
   alignas(cmsghdr) char bytes[CMSG_SPACE(kMaxFds * sizeof(int))] = {};
 };
 
-std::vector<UniqueFd> TakeFds(msghdr* message) {
-  std::vector<UniqueFd> fds;
+std::vector<base::UniqueFd> TakeFds(msghdr* message) {
+  std::vector<base::UniqueFd> fds;
   for (cmsghdr* c = CMSG_FIRSTHDR(message); c != nullptr; c = CMSG_NXTHDR(message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
     const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -79,8 +79,8 @@ absl::Status Deadline::Await(int fd, short events, int max_ms) const {
 
 std::string ShmSocketName(absl::string_view nonce) { return absl::StrCat("shoal-shm-", nonce); }
 
-absl::StatusOr<UniqueFd> ListenOn(absl::string_view name, int backlog) {
-  SHOAL_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket());
+absl::StatusOr<base::UniqueFd> ListenOn(absl::string_view name, int backlog) {
+  SHOAL_ASSIGN_OR_RETURN(base::UniqueFd fd, NewSocket());
   const Address address = AbstractAddress(name);
   if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.un), address.bytes) != 0) {
     const std::string what = absl::StrCat("binding abstract socket ", name);
@@ -92,8 +92,8 @@ absl::StatusOr<UniqueFd> ListenOn(absl::string_view name, int backlog) {
   return fd;
 }
 
-absl::StatusOr<UniqueFd> ConnectTo(absl::string_view name, const Deadline& deadline) {
-  SHOAL_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket());
+absl::StatusOr<base::UniqueFd> ConnectTo(absl::string_view name, const Deadline& deadline) {
+  SHOAL_ASSIGN_OR_RETURN(base::UniqueFd fd, NewSocket());
   const Address address = AbstractAddress(name);
   while (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.un), address.bytes) != 0) {
     if (errno == EINTR && !deadline.passed()) continue;
@@ -106,10 +106,11 @@ absl::StatusOr<UniqueFd> ConnectTo(absl::string_view name, const Deadline& deadl
   return fd;
 }
 
-absl::StatusOr<UniqueFd> AcceptFrom(const UniqueFd& listener, const Deadline& deadline) {
+absl::StatusOr<base::UniqueFd> AcceptFrom(const base::UniqueFd& listener,
+                                          const Deadline& deadline) {
   while (true) {
     SHOAL_RETURN_IF_ERROR(deadline.Await(listener.get(), POLLIN));
-    UniqueFd fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    base::UniqueFd fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd.valid()) return fd;
     if (errno != EINTR && errno != EAGAIN && errno != ECONNABORTED) {
       return absl::ErrnoToStatus(errno, "accept");
@@ -117,7 +118,7 @@ absl::StatusOr<UniqueFd> AcceptFrom(const UniqueFd& listener, const Deadline& de
   }
 }
 
-absl::Status CheckPeerUser(const UniqueFd& socket) {
+absl::Status CheckPeerUser(const base::UniqueFd& socket) {
   ucred peer = {};
   socklen_t bytes = sizeof(peer);
   if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) {
@@ -131,14 +132,14 @@ absl::Status CheckPeerUser(const UniqueFd& socket) {
   return absl::OkStatus();
 }
 
-absl::Status SendHello(const UniqueFd& socket, const ShmHello& hello) {
+absl::Status SendHello(const base::UniqueFd& socket, const ShmHello& hello) {
   if (send(socket.get(), &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
     return absl::UnavailableError("the connection broke");
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<ShmHello> ReceiveHello(const UniqueFd& socket, const Deadline& deadline) {
+absl::StatusOr<ShmHello> ReceiveHello(const base::UniqueFd& socket, const Deadline& deadline) {
   SHOAL_RETURN_IF_ERROR(deadline.Await(socket.get(), POLLIN));
   ShmHello hello;
   if (recv(socket.get(), &hello, sizeof(hello), 0) != sizeof(hello)) {
@@ -156,7 +157,8 @@ ShmReply ReplyWith(const absl::Status& status) {
   return reply;
 }
 
-absl::Status SendReply(const UniqueFd& socket, const ShmReply& reply, absl::Span<const int> fds) {
+absl::Status SendReply(const base::UniqueFd& socket, const ShmReply& reply,
+                       absl::Span<const int> fds) {
   iovec data = {const_cast<ShmReply*>(&reply), sizeof(reply)};
   FdBuffer buffer;
   msghdr message = {};
@@ -177,8 +179,8 @@ absl::Status SendReply(const UniqueFd& socket, const ShmReply& reply, absl::Span
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<UniqueFd>> ReceiveReply(const UniqueFd& socket, size_t num_fds,
-                                                   const Deadline& deadline) {
+absl::StatusOr<std::vector<base::UniqueFd>> ReceiveReply(const base::UniqueFd& socket,
+                                                         size_t num_fds, const Deadline& deadline) {
   SHOAL_RETURN_IF_ERROR(deadline.Await(socket.get(), POLLIN));
   ShmReply reply;
   iovec data = {&reply, sizeof(reply)};
@@ -189,7 +191,7 @@ absl::StatusOr<std::vector<UniqueFd>> ReceiveReply(const UniqueFd& socket, size_
   message.msg_control = buffer.bytes;
   message.msg_controllen = sizeof(buffer.bytes);
   const ssize_t received = recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC);
-  std::vector<UniqueFd> fds = TakeFds(&message);
+  std::vector<base::UniqueFd> fds = TakeFds(&message);
   if (received <= 0) return absl::UnavailableError("it went away");
   if (received != sizeof(reply) || reply.version != kShmVersion) {
     return absl::FailedPreconditionError("it speaks another version; update all ranks");

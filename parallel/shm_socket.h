@@ -10,8 +10,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/unique_fd.h"
 #include "parallel/transport.h"
-#include "parallel/unique_fd.h"
 
 namespace shoal::parallel {
 
@@ -58,23 +58,24 @@ class Deadline {
 std::string ShmSocketName(absl::string_view nonce);
 
 // ALREADY_EXISTS when the name is taken.
-absl::StatusOr<UniqueFd> ListenOn(absl::string_view name, int backlog);
+absl::StatusOr<base::UniqueFd> ListenOn(absl::string_view name, int backlog);
 // UNAVAILABLE while nobody listens.
-absl::StatusOr<UniqueFd> ConnectTo(absl::string_view name, const Deadline& deadline);
+absl::StatusOr<base::UniqueFd> ConnectTo(absl::string_view name, const Deadline& deadline);
 // DEADLINE_EXCEEDED when nobody came.
-absl::StatusOr<UniqueFd> AcceptFrom(const UniqueFd& listener, const Deadline& deadline);
+absl::StatusOr<base::UniqueFd> AcceptFrom(const base::UniqueFd& listener, const Deadline& deadline);
 
 // PERMISSION_DENIED unless the process at the other end runs as our user.
-absl::Status CheckPeerUser(const UniqueFd& socket);
+absl::Status CheckPeerUser(const base::UniqueFd& socket);
 
-absl::Status SendHello(const UniqueFd& socket, const ShmHello& hello);
-absl::StatusOr<ShmHello> ReceiveHello(const UniqueFd& socket, const Deadline& deadline);
+absl::Status SendHello(const base::UniqueFd& socket, const ShmHello& hello);
+absl::StatusOr<ShmHello> ReceiveHello(const base::UniqueFd& socket, const Deadline& deadline);
 
-absl::Status SendReply(const UniqueFd& socket, const ShmReply& reply, absl::Span<const int> fds);
+absl::Status SendReply(const base::UniqueFd& socket, const ShmReply& reply,
+                       absl::Span<const int> fds);
 // The fds that came along, exactly num_fds; or the error that the reply carries. `reply` errors
 // keep their code; a host that closed is UNAVAILABLE, one that is silent DEADLINE_EXCEEDED.
-absl::StatusOr<std::vector<UniqueFd>> ReceiveReply(const UniqueFd& socket, size_t num_fds,
-                                                   const Deadline& deadline);
+absl::StatusOr<std::vector<base::UniqueFd>> ReceiveReply(const base::UniqueFd& socket,
+                                                         size_t num_fds, const Deadline& deadline);
 
 ShmReply ReplyWith(const absl::Status& status);
 

@@ -17,10 +17,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/unique_fd.h"
 #include "parallel/mapping.h"
 #include "parallel/region_transport.h"
 #include "parallel/shm_rendezvous.h"
-#include "parallel/unique_fd.h"
 
 namespace shoal::parallel {
 namespace {
@@ -49,9 +49,9 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 // A memory file of fixed size, so that no peer can make us fault by cutting it. What collectives
 // use is allocated now: too little memory is an error here, not a signal in a step.
-absl::StatusOr<UniqueFd> NewMemory(const ShmOptions& options) {
+absl::StatusOr<base::UniqueFd> NewMemory(const ShmOptions& options) {
   const size_t bytes = SharedRegion::NumBytes(options.size, options.slot_bytes);
-  UniqueFd memory(memfd_create("shoal-shm", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  base::UniqueFd memory(memfd_create("shoal-shm", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory.valid()) return absl::ErrnoToStatus(errno, "memfd_create");
   if (ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0 ||
       fallocate(memory.get(), 0, 0,
@@ -64,7 +64,7 @@ absl::StatusOr<UniqueFd> NewMemory(const ShmOptions& options) {
   return memory;
 }
 
-absl::Status CheckMemory(const UniqueFd& memory, size_t bytes) {
+absl::Status CheckMemory(const base::UniqueFd& memory, size_t bytes) {
   struct stat info = {};
   if (fstat(memory.get(), &info) != 0) return absl::ErrnoToStatus(errno, "fstat");
   const int seals = fcntl(memory.get(), F_GET_SEALS);
@@ -81,8 +81,8 @@ absl::Status CheckMemory(const UniqueFd& memory, size_t bytes) {
 class PeerWatcher {
  public:
   static absl::StatusOr<std::unique_ptr<PeerWatcher>> Start(SharedRegion region,
-                                                            std::vector<UniqueFd> peers) {
-    UniqueFd stop(eventfd(0, EFD_CLOEXEC));
+                                                            std::vector<base::UniqueFd> peers) {
+    base::UniqueFd stop(eventfd(0, EFD_CLOEXEC));
     if (!stop.valid()) return absl::ErrnoToStatus(errno, "eventfd");
     return std::unique_ptr<PeerWatcher>(new PeerWatcher(region, std::move(peers), std::move(stop)));
   }
@@ -94,7 +94,7 @@ class PeerWatcher {
   }
 
  private:
-  PeerWatcher(SharedRegion region, std::vector<UniqueFd> peers, UniqueFd stop)
+  PeerWatcher(SharedRegion region, std::vector<base::UniqueFd> peers, base::UniqueFd stop)
       : region_(region), peers_(std::move(peers)), stop_(std::move(stop)), thread_([this] {
           pthread_setname_np(pthread_self(), "shoal-shm-watch");
           Watch();
@@ -103,7 +103,7 @@ class PeerWatcher {
   void Watch() {
     std::vector<pollfd> polled = {{stop_.get(), POLLIN, 0}};
     // poll ignores negative descriptors: this rank's own entry, and those that have ended.
-    for (const UniqueFd& peer : peers_) polled.push_back({peer.get(), 0, 0});
+    for (const base::UniqueFd& peer : peers_) polled.push_back({peer.get(), 0, 0});
     while (polled[0].revents == 0) {
       const int rc = poll(polled.data(), polled.size(), -1);
       PCHECK(rc >= 0 || errno == EINTR) << "poll";
@@ -118,15 +118,15 @@ class PeerWatcher {
   }
 
   const SharedRegion region_;
-  const std::vector<UniqueFd> peers_;
-  const UniqueFd stop_;
+  const std::vector<base::UniqueFd> peers_;
+  const base::UniqueFd stop_;
   std::thread thread_;
 };
 
 // Destroyed in reverse: the watcher, the mapping, then the lifeline.
 class ShmOwner final : public RegionOwner {
  public:
-  ShmOwner(UniqueFd lifeline, Mapping mapping, SharedRegion region,
+  ShmOwner(base::UniqueFd lifeline, Mapping mapping, SharedRegion region,
            std::unique_ptr<PeerWatcher> watcher)
       : lifeline_(std::move(lifeline)),
         mapping_(std::move(mapping)),
@@ -135,7 +135,7 @@ class ShmOwner final : public RegionOwner {
   SharedRegion region() const override { return region_; }
 
  private:
-  const UniqueFd lifeline_;
+  const base::UniqueFd lifeline_;
   const Mapping mapping_;
   const SharedRegion region_;
   const std::unique_ptr<PeerWatcher> watcher_;
@@ -149,7 +149,7 @@ struct Joined {
 
 absl::StatusOr<Joined> Host(const ShmOptions& options) {
   const size_t bytes = SharedRegion::NumBytes(options.size, options.slot_bytes);
-  SHOAL_ASSIGN_OR_RETURN(UniqueFd memory, NewMemory(options));
+  SHOAL_ASSIGN_OR_RETURN(base::UniqueFd memory, NewMemory(options));
   SHOAL_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Create(memory.get(), bytes));
   const SharedRegion region =
       SharedRegion::Create(mapping.data(), options.size, options.slot_bytes);

@@ -12,27 +12,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/unique_fd.h"
 
 namespace shoal::model {
 namespace {
 
 constexpr size_t kAlignment = 64;
-
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor() {
-    if (fd_ >= 0) {
-      ::close(fd_);
-    }
-  }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 absl::Status ErrnoStatus(absl::string_view path, absl::string_view action) {
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", action, " '", path, "'"));
@@ -61,8 +46,8 @@ absl::Status ReadAll(int fd, absl::string_view path, uint8_t* data, size_t size)
 
 absl::StatusOr<std::unique_ptr<FileBytes>> FileBytes::Open(absl::string_view path, Mode mode) {
   // O_NONBLOCK: opening a FIFO must not wait for its writer.
-  FileDescriptor fd(::open(std::string(path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (fd.get() < 0) {
+  const base::UniqueFd fd(::open(std::string(path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) {
     return ErrnoStatus(path, "open");
   }
   struct stat info;

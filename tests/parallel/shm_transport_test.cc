@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/unique_fd.h"
 #include "parallel/cancel_event.h"
-#include "parallel/unique_fd.h"
 
 namespace shoal::parallel {
 namespace {
@@ -265,7 +265,7 @@ TEST(ShmRendezvousTest, StrangersAreSentAway) {
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   const socklen_t bytes = offsetof(sockaddr_un, sun_path) + 1 + name.size();
   for (int stranger = 0; stranger < 2; ++stranger) {
-    UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    base::UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     while (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), bytes) != 0) {
       ASSERT_EQ(errno, ECONNREFUSED);  // the host does not listen yet
       std::this_thread::yield();

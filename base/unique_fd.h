@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace shoal::parallel {
+namespace shoal::base {
 
 // Owns a file descriptor; -1 is none.
 class UniqueFd {
@@ -30,4 +30,4 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-}  // namespace shoal::parallel
+}  // namespace shoal::base
