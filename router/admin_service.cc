@@ -2,8 +2,9 @@
 
 #include <memory>
 
+#include "base/status_macros.h"
+#include "router/answer_call.h"
 #include "router/proto_time.h"
-#include "router/rpc_status.h"
 
 namespace shoal::router {
 namespace {
@@ -41,74 +42,90 @@ void FillWorker(const RankStatus& rank, v1::Worker* worker) {
   ToProto(rank.wait_peers_time, worker->mutable_wait_peers_time());
 }
 
-grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* call, const absl::Status& status) {
-  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status, call));
-  return reactor;
-}
-
 }  // namespace
 
 grpc::ServerUnaryReactor* AdminService::GetClusterStatus(grpc::CallbackServerContext* call,
-                                                         const v1::GetClusterStatusRequest* request,
-                                                         v1::GetClusterStatusResponse* response) {
-  const EngineStatus status = context_.engine->status();
-  const std::shared_ptr<const ServedModel> model = context_.engine->model();
-  response->set_version(version_);
-  ToProto(context_.clock() - started_, response->mutable_uptime());
-  response->set_draining_reason(context_.requests->draining_reason());
-  response->set_ready(response->draining_reason().empty() && context_.engine->Readiness().ok());
-  if (model != nullptr) response->set_model(model->name);
-  response->set_tensor_parallel_size(status.tensor_parallel_size);
-  response->set_pipeline_parallel_size(status.pipeline_parallel_size);
-  response->set_epoch(status.epoch);
-  response->set_queued_requests(status.scheduler.num_queued);
-  response->set_running_requests(status.scheduler.num_running);
-  response->set_blocks_free(status.scheduler.num_free_blocks);
-  response->set_blocks_held(status.scheduler.num_held_blocks);
-  response->set_blocks_cached(status.scheduler.num_cached_blocks);
-  response->set_blocks_total(status.num_blocks);
-  response->set_steps(status.num_steps);
-  response->set_prompt_tokens(status.num_prompt_tokens);
-  response->set_generated_tokens(status.num_generated_tokens);
-  response->set_cached_tokens(status.scheduler.num_prefix_hits);
-  response->set_preemptions(status.scheduler.num_preemptions);
-  response->set_finished_requests(status.num_finished);
-  response->set_rejected_requests(status.num_rejected);
-  return Finish(call, absl::OkStatus());
+                                                         const grpc::ByteBuffer* request_bytes,
+                                                         grpc::ByteBuffer* response_bytes) {
+  return Answer<v1::GetClusterStatusRequest>(
+      context_, call, request_bytes, response_bytes,
+      [this](const v1::GetClusterStatusRequest& request)
+          -> absl::StatusOr<v1::GetClusterStatusResponse> {
+        v1::GetClusterStatusResponse response;
+        const EngineStatus status = context_.engine->status();
+        const std::shared_ptr<const ServedModel> model = context_.engine->model();
+        response.set_version(version_);
+        ToProto(context_.clock() - started_, response.mutable_uptime());
+        response.set_draining_reason(context_.requests->draining_reason());
+        response.set_ready(response.draining_reason().empty() && context_.engine->Readiness().ok());
+        if (model != nullptr) response.set_model(model->name);
+        response.set_tensor_parallel_size(status.tensor_parallel_size);
+        response.set_pipeline_parallel_size(status.pipeline_parallel_size);
+        response.set_epoch(status.epoch);
+        response.set_queued_requests(status.scheduler.num_queued);
+        response.set_running_requests(status.scheduler.num_running);
+        response.set_blocks_free(status.scheduler.num_free_blocks);
+        response.set_blocks_held(status.scheduler.num_held_blocks);
+        response.set_blocks_cached(status.scheduler.num_cached_blocks);
+        response.set_blocks_total(status.num_blocks);
+        response.set_steps(status.num_steps);
+        response.set_prompt_tokens(status.num_prompt_tokens);
+        response.set_generated_tokens(status.num_generated_tokens);
+        response.set_cached_tokens(status.scheduler.num_prefix_hits);
+        response.set_preemptions(status.scheduler.num_preemptions);
+        response.set_finished_requests(status.num_finished);
+        response.set_rejected_requests(status.num_rejected);
+        return response;
+      });
 }
 
 grpc::ServerUnaryReactor* AdminService::ListWorkers(grpc::CallbackServerContext* call,
-                                                    const v1::ListWorkersRequest* request,
-                                                    v1::ListWorkersResponse* response) {
-  for (const RankStatus& rank : context_.engine->status().ranks) {
-    FillWorker(rank, response->add_workers());
-  }
-  return Finish(call, absl::OkStatus());
+                                                    const grpc::ByteBuffer* request_bytes,
+                                                    grpc::ByteBuffer* response_bytes) {
+  return Answer<v1::ListWorkersRequest>(
+      context_, call, request_bytes, response_bytes,
+      [this](const v1::ListWorkersRequest& request) -> absl::StatusOr<v1::ListWorkersResponse> {
+        v1::ListWorkersResponse response;
+        for (const RankStatus& rank : context_.engine->status().ranks) {
+          FillWorker(rank, response.add_workers());
+        }
+        return response;
+      });
 }
 
 grpc::ServerUnaryReactor* AdminService::ListRequests(grpc::CallbackServerContext* call,
-                                                     const v1::ListRequestsRequest* request,
-                                                     v1::ListRequestsResponse* response) {
-  for (const RunningRequests::Entry& entry : context_.requests->List()) {
-    const ValidRequest& valid = entry.stream->request();
-    const RequestStream::Progress progress = entry.stream->progress();
-    v1::ActiveRequest* active = response->add_requests();
-    active->set_request_id(valid.request_id);
-    active->set_model(entry.stream->model().name);
-    ToProto(valid.arrival, active->mutable_arrive_time());
-    active->set_prompt_tokens(static_cast<uint32_t>(valid.prompt.size()));
-    active->set_generated_tokens(progress.num_generated_tokens);
-    active->set_queued(progress.is_queued);
-    active->set_peer(entry.peer);
-  }
-  return Finish(call, absl::OkStatus());
+                                                     const grpc::ByteBuffer* request_bytes,
+                                                     grpc::ByteBuffer* response_bytes) {
+  return Answer<v1::ListRequestsRequest>(
+      context_, call, request_bytes, response_bytes,
+      [this](const v1::ListRequestsRequest& request) -> absl::StatusOr<v1::ListRequestsResponse> {
+        v1::ListRequestsResponse response;
+        for (const RunningRequests::Entry& entry : context_.requests->List()) {
+          const ValidRequest& valid = entry.stream->request();
+          const RequestStream::Progress progress = entry.stream->progress();
+          v1::ActiveRequest* active = response.add_requests();
+          active->set_request_id(valid.request_id);
+          active->set_model(entry.stream->model().name);
+          ToProto(valid.arrival, active->mutable_arrive_time());
+          active->set_prompt_tokens(static_cast<uint32_t>(valid.prompt.size()));
+          active->set_generated_tokens(progress.num_generated_tokens);
+          active->set_queued(progress.is_queued);
+          active->set_peer(entry.peer);
+        }
+        return response;
+      });
 }
 
 grpc::ServerUnaryReactor* AdminService::CancelRequest(grpc::CallbackServerContext* call,
-                                                      const v1::CancelRequestRequest* request,
-                                                      v1::CancelRequestResponse* response) {
-  return Finish(call, context_.requests->Cancel(request->request_id(), request->reason()));
+                                                      const grpc::ByteBuffer* request_bytes,
+                                                      grpc::ByteBuffer* response_bytes) {
+  return Answer<v1::CancelRequestRequest>(
+      context_, call, request_bytes, response_bytes,
+      [this](const v1::CancelRequestRequest& request) -> absl::StatusOr<v1::CancelRequestResponse> {
+        v1::CancelRequestResponse response;
+        SHOAL_RETURN_IF_ERROR(context_.requests->Cancel(request.request_id(), request.reason()));
+        return response;
+      });
 }
 
 }  // namespace shoal::router

@@ -9,24 +9,30 @@
 
 namespace shoal::router {
 
+// Requests and responses pass as bytes (see wire.h).
+using RawAdminService = v1::AdminService::WithRawCallbackMethod_GetClusterStatus<
+    v1::AdminService::WithRawCallbackMethod_ListWorkers<
+        v1::AdminService::WithRawCallbackMethod_ListRequests<
+            v1::AdminService::WithRawCallbackMethod_CancelRequest<v1::AdminService::Service>>>>;
+
 // The operators' API, on a listener of its own.
-class AdminService final : public v1::AdminService::CallbackService {
+class AdminService final : public RawAdminService {
  public:
   AdminService(ServiceContext context, std::string version)
       : context_(std::move(context)), version_(std::move(version)), started_(context_.clock()) {}
 
   grpc::ServerUnaryReactor* GetClusterStatus(grpc::CallbackServerContext* call,
-                                             const v1::GetClusterStatusRequest* request,
-                                             v1::GetClusterStatusResponse* response) override;
+                                             const grpc::ByteBuffer* request,
+                                             grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext* call,
-                                        const v1::ListWorkersRequest* request,
-                                        v1::ListWorkersResponse* response) override;
+                                        const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* ListRequests(grpc::CallbackServerContext* call,
-                                         const v1::ListRequestsRequest* request,
-                                         v1::ListRequestsResponse* response) override;
+                                         const grpc::ByteBuffer* request,
+                                         grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* CancelRequest(grpc::CallbackServerContext* call,
-                                          const v1::CancelRequestRequest* request,
-                                          v1::CancelRequestResponse* response) override;
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override;
 
  private:
   const ServiceContext context_;

@@ -1,78 +1,15 @@
 #include "router/inference_service.h"
 
-#include <atomic>
-#include <functional>
 #include <memory>
 
 #include "base/status_macros.h"
+#include "router/answer_call.h"
 #include "router/proto_time.h"
-#include "router/rpc_status.h"
-#include "router/wire.h"
 
 namespace shoal::router {
 namespace {
 
-// A call that needs no engine: answered in its lane. Deletes itself when gRPC is done with it.
-class AnswerCall final : public grpc::ServerUnaryReactor {
- public:
-  using Answer =
-      std::function<absl::Status(const grpc::ByteBuffer& request, grpc::ByteBuffer* response)>;
-
-  AnswerCall(const ServiceContext& context, grpc::CallbackServerContext* call, Answer answer)
-      : context_(context), call_(call), answer_(std::move(answer)) {}
-
-  void Begin(const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-    const absl::Status submitted = context_.lanes->Submit(
-        request->Length(), [this, request, response](const absl::Status& turn) {
-          const absl::Status status = turn.ok() ? Run(*request, response) : turn;
-          if (status.ok()) NoteWrite(response->Length());
-          Finish(ToGrpcStatus(status, call_));
-        });
-    if (!submitted.ok()) Finish(ToGrpcStatus(submitted, call_));
-  }
-
-  void OnCancel() override { is_cancelled_.store(true); }
-  void OnDone() override { delete this; }
-
- private:
-  // The client's deadline passes as a cancellation, too.
-  absl::Status Run(const grpc::ByteBuffer& request, grpc::ByteBuffer* response) {
-    if (is_cancelled_.load()) return absl::CancelledError("the client cancelled the call");
-    return answer_(request, response);
-  }
-
-  // Ends with the call. Short answers are not worth counting.
-  void NoteWrite(size_t bytes) {
-    if (bytes <= WorkLanes::kMaxInlineBytes) return;
-    outbox_ = context_.outboxes->Open(EndOf(call_));
-    outbox_->BeginWrite(bytes);
-  }
-
-  const ServiceContext& context_;
-  grpc::CallbackServerContext* const call_;
-  const Answer answer_;
-  std::shared_ptr<Outboxes::Outbox> outbox_;  // null: a short answer
-  std::atomic<bool> is_cancelled_{false};
-};
-
-// Answers with `handle(request)`, a StatusOr<Response> for a `const Request&`.
-template <typename Request, typename Handle>
-grpc::ServerUnaryReactor* Answer(const ServiceContext& context, grpc::CallbackServerContext* call,
-                                 const grpc::ByteBuffer* request_bytes,
-                                 grpc::ByteBuffer* response_bytes, Handle handle) {
-  auto* reactor = new AnswerCall(  // deletes itself in OnDone
-      context, call, [handle](const grpc::ByteBuffer& bytes, grpc::ByteBuffer* response) {
-        Request request;
-        SHOAL_RETURN_IF_ERROR(ParseMessage(bytes, &request));
-        auto result = handle(request);
-        if (result.ok()) SerializeMessage(*result, response);
-        return result.status();
-      });
-  reactor->Begin(request_bytes, response_bytes);
-  return reactor;
-}
-
-// Likewise with `handle(model, request)`.
+// Answers with `handle(model, request)`, see Answer.
 template <typename Request, typename Handle>
 grpc::ServerUnaryReactor* AnswerOfModel(const ServiceContext& context,
                                         grpc::CallbackServerContext* call,

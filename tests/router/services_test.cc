@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "google/rpc/error_details.pb.h"
@@ -514,12 +515,17 @@ TEST_F(ServicesTest, ABrokenMessageIsAnInvalidArgument) {
   EXPECT_THAT(status.error_message(), HasSubstr("shoal.v1.GenerateStreamRequest"));
 
   const grpc::Slice truncated("\x12\x7f");  // a string of 127 bytes, of which none follows
-  for (const char* method : {"Generate", "Tokenize", "Detokenize", "ApplyChatTemplate"}) {
-    const std::string path = absl::StrCat("/shoal.v1.InferenceService/", method);
+  const auto admin_channel =
+      grpc::CreateChannel(server_->admin_address(), grpc::InsecureChannelCredentials());
+  for (const std::string method :
+       {"Inference/Generate", "Inference/Tokenize", "Inference/Detokenize",
+        "Inference/ApplyChatTemplate", "Admin/ListWorkers", "Admin/CancelRequest"}) {
+    const std::pair<std::string, std::string> names = absl::StrSplit(method, '/');
+    const std::string path = absl::StrCat("/shoal.v1.", names.first, "Service/", names.second);
     grpc::ClientContext context;
     grpc::ByteBuffer response;
     const grpc::Status broken = grpc::internal::BlockingUnaryCall<grpc::ByteBuffer>(
-        channel_.get(),
+        names.first == "Admin" ? admin_channel.get() : channel_.get(),
         grpc::internal::RpcMethod(path.c_str(), grpc::internal::RpcMethod::NORMAL_RPC), &context,
         grpc::ByteBuffer(&truncated, 1), &response);
     EXPECT_EQ(broken.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;

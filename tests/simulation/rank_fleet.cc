@@ -106,10 +106,11 @@ void RankFleet::FailCall(uint64_t call, const absl::Status& status) {
   PostNow(router::RankFailed{failed.rank, failed.epoch, status});
 }
 
-void RankFleet::FailCallsOf(uint32_t rank, const absl::Status& status) {
+// Those that were started before `limit`, a next_id_.
+void RankFleet::FailCallsOf(uint32_t rank, uint64_t limit, const absl::Status& status) {
   std::vector<uint64_t> failed;
   for (const auto& [id, call] : calls_) {
-    if (call.rank == rank) failed.push_back(id);
+    if (call.rank == rank && id < limit) failed.push_back(id);
   }
   for (const uint64_t call : failed) FailCall(call, status);
 }
@@ -401,7 +402,11 @@ void RankFleet::Reply(uint32_t rank, const SentStep& step) {
     case Fault::Kind::kWrongStateHash: ++reply.state_hash; break;
     case Fault::Kind::kWrongStep: ++reply.step; break;
     case Fault::Kind::kWrongTokens:
-      if (is_in_last_stage && !(num_shards_ == 1 && reply.outputs.empty())) ++reply.token_hash;
+      if (reply.outputs.empty() || reply.outputs[0].token_ids.empty()) {
+        reply.token_hash += is_in_last_stage ? 1 : 0;
+      } else {
+        ++reply.outputs[0].token_ids[0];
+      }
       break;
     default: break;
   }
@@ -449,7 +454,9 @@ void RankFleet::Kill(uint32_t rank, const char* why) {
       PostNow(router::StreamClosed{rank, stream_epoch, end_of_file});
     });
   }
-  queue_->At(ArrivalTime(rank), [this, rank, end_of_file] { FailCallsOf(rank, end_of_file); });
+  queue_->At(ArrivalTime(rank), [this, rank, limit = next_id_, end_of_file] {
+    FailCallsOf(rank, limit, end_of_file);
+  });
   // A peer that waits for it in a collective sees the end of its socket, sooner or later.
   for (uint32_t peer = 0; peer < num_ranks() && epoch != 0; ++peer) {
     if (peer == rank || processes_[peer].epoch != epoch || random_.OneIn(2)) continue;
@@ -488,7 +495,7 @@ void RankFleet::Cut(uint32_t rank, absl::Duration duration) {
       AtProcess(rank, queue_->now() + Milliseconds(1),
                 [this, rank, stream] { HandleStreamEnd(rank, stream); });
     }
-    FailCallsOf(rank, silent);
+    FailCallsOf(rank, next_id_, silent);
   });
 }
 
@@ -496,7 +503,11 @@ void RankFleet::Apply(const Fault& fault) {
   Process& process = processes_[fault.rank];
   switch (fault.kind) {
     case Fault::Kind::kImpostor:
-      process.comes_back_as_impostor = true;
+      // One at a time: a new router would take the word of all for what the model is.
+      process.comes_back_as_impostor =
+          num_ranks() > 1 && std::none_of(processes_.begin(), processes_.end(), [](const Process& p) {
+            return p.is_impostor || p.comes_back_as_impostor;
+          });
       return Kill(fault.rank, "an impostor");
     case Fault::Kind::kKill:
       return Kill(fault.rank, "the scenario");

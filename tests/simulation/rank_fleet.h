@@ -56,8 +56,6 @@ class RankFleet {
   uint32_t num_ranks() const { return static_cast<uint32_t>(processes_.size()); }
   // Whether every rank lives and answers, and nothing that was asked is open.
   bool is_calm() const;
-  // What rank 0 has in its KV cache and slots, as the router knows it too.
-  uint64_t state_hash() const { return processes_[0].puppet->state_hash(); }
 
  private:
   struct Process {  // one rank's, of this moment
@@ -109,7 +107,7 @@ class RankFleet {
 
   uint64_t StartCall(uint32_t rank, uint64_t epoch);
   void FailCall(uint64_t call, const absl::Status& status);
-  void FailCallsOf(uint32_t rank, const absl::Status& status);
+  void FailCallsOf(uint32_t rank, uint64_t limit, const absl::Status& status);
   void Answer(uint32_t rank, uint64_t call, router::GroupEvent event);
   void AnswerProbe(uint32_t rank, uint64_t call);
   void Refuse(uint32_t rank, uint64_t call, uint64_t epoch, const absl::Status& status);
