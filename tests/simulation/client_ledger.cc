@@ -52,6 +52,7 @@ void ClientLedger::Violation(const Stream& stream, const Words&... words) {
 }
 
 void ClientLedger::OnAccepted(absl::Time now, Stream* stream, uint64_t id) {
+  report_->tally().num_resumed += stream->tokens.empty() ? 0 : 1;
   stream->id = id;
   stream->arrival = now;
   stream->num_prompt_logprobs = 0;
@@ -123,8 +124,8 @@ void ClientLedger::CheckTokens(const Stream& stream, const Event& event) {
     Violation(stream, "commit: a token whose step not every rank has answered");
   }
   const bool wants_logprobs = stream.request.sampling.top_logprobs >= 0;
-  const auto& logprobs = event.kind == Event::Kind::kTokens ? event.logprobs
-                                                            : event.outcome.stop_token_logprobs;
+  const auto& logprobs =
+      event.kind == Event::Kind::kTokens ? event.logprobs : event.outcome.stop_token_logprobs;
   const size_t num_tokens = event.kind == Event::Kind::kTokens ? event.token_ids.size() : 1;
   if (logprobs.size() != (wants_logprobs ? num_tokens : 0)) {
     Violation(stream, "tokens: ", logprobs.size(), " logprobs for ", num_tokens);
@@ -166,17 +167,25 @@ void ClientLedger::CheckEnd(absl::Time now, const Stream& stream, const router::
       return;
     }
     case FinishReason::kCancelled:
+      ++report_->tally().num_cancelled;
       if (!stream.is_cancelled) Violation(stream, "terminal: cancelled by nobody");
       return;
     case FinishReason::kDeadline:
+      ++report_->tally().num_late;
       if (now < stream.deadline) Violation(stream, "deadline: ended before it");
       return;
     case FinishReason::kError:
       break;
   }
-  if (absl::IsUnavailable(outcome.status) && may_be_unavailable) return;
+  if (absl::IsUnavailable(outcome.status) && may_be_unavailable) {
+    ++report_->tally().num_unavailable;
+    return;
+  }
   if (absl::IsInternal(outcome.status) && stream.client->fails) return;
-  if (absl::IsInternal(outcome.status) && stream.num_losses >= 3 && stream.was_lost_alone) return;
+  if (absl::IsInternal(outcome.status) && stream.num_losses >= 3 && stream.was_lost_alone) {
+    ++report_->tally().num_poisoned;
+    return;
+  }
   Violation(stream, "terminal: an error without cause: ", outcome.status.ToString());
 }
 

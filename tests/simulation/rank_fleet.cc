@@ -91,9 +91,8 @@ uint64_t RankFleet::StartCall(uint32_t rank, uint64_t epoch) {
   const bool is_dead = !processes_[rank].is_alive;
   if (is_dead || links_[rank].cut_until > queue_->now() + kConnectTimeout) {
     const absl::Duration delay = is_dead ? Milliseconds(1) : kConnectTimeout;
-    queue_->After(delay, [this, call] {
-      FailCall(call, absl::UnavailableError("cannot connect"));
-    });
+    queue_->After(delay,
+                  [this, call] { FailCall(call, absl::UnavailableError("cannot connect")); });
   }
   return call;
 }
@@ -159,12 +158,10 @@ void RankFleet::AnswerProbe(uint32_t rank, uint64_t call) {
 
 void RankFleet::Join(uint32_t rank, uint64_t epoch) {
   const uint64_t call = StartCall(rank, epoch);
-  queue_->After(scenario_.options.group.join_timeout, [this, call] {
-    FailCall(call, absl::DeadlineExceededError("a join"));
-  });
-  AtProcess(rank, ArrivalTime(rank), [this, rank, owner = owner_, epoch, call] {
-    HandleJoin(rank, owner, epoch, call);
-  });
+  queue_->After(scenario_.options.group.join_timeout,
+                [this, call] { FailCall(call, absl::DeadlineExceededError("a join")); });
+  AtProcess(rank, ArrivalTime(rank),
+            [this, rank, owner = owner_, epoch, call] { HandleJoin(rank, owner, epoch, call); });
 }
 
 void RankFleet::HandleJoin(uint32_t rank, uint64_t owner, uint64_t epoch, uint64_t call) {
@@ -248,12 +245,13 @@ void RankFleet::OpenStream(uint32_t rank, uint64_t epoch) {
     });
     return;
   }
-  AtProcess(rank, StreamTime(rank, &link.last_to_rank), [this, rank, stream, epoch, owner = owner_] {
-    Process& process = processes_[rank];
-    process.stream = stream;
-    process.stream_owner = owner;
-    SendToRouter(rank, stream, epoch, router::StreamOpened{rank, epoch});
-  });
+  AtProcess(rank, StreamTime(rank, &link.last_to_rank),
+            [this, rank, stream, epoch, owner = owner_] {
+              Process& process = processes_[rank];
+              process.stream = stream;
+              process.stream_owner = owner;
+              SendToRouter(rank, stream, epoch, router::StreamOpened{rank, epoch});
+            });
 }
 
 // Silently; the rank hears of it.
@@ -346,7 +344,8 @@ void RankFleet::StartRun(uint32_t first) {
   const SentStep& step = *processes_[first].steps.front();
   const uint64_t run = next_id_++;
   absl::Duration duration = scenario_.step_time;
-  for (const router::StepRow& row : step.plan.rows) duration += row.num_tokens * scenario_.token_time;
+  for (const router::StepRow& row : step.plan.rows)
+    duration += row.num_tokens * scenario_.token_time;
   for (uint32_t rank = first; rank < first + num_shards_; ++rank) {
     processes_[rank].run = run;
     if (processes_[rank].slow_until > queue_->now()) duration *= 10;
@@ -399,8 +398,12 @@ void RankFleet::Reply(uint32_t rank, const SentStep& step) {
     if (rank == first_of_stage(rank)) reply.outputs = result.outputs;
   }
   switch (std::exchange(process.lie, Fault::Kind::kKill)) {
-    case Fault::Kind::kWrongStateHash: ++reply.state_hash; break;
-    case Fault::Kind::kWrongStep: ++reply.step; break;
+    case Fault::Kind::kWrongStateHash:
+      ++reply.state_hash;
+      break;
+    case Fault::Kind::kWrongStep:
+      ++reply.step;
+      break;
     case Fault::Kind::kWrongTokens:
       if (reply.outputs.empty() || reply.outputs[0].token_ids.empty()) {
         reply.token_hash += is_in_last_stage ? 1 : 0;
@@ -408,7 +411,8 @@ void RankFleet::Reply(uint32_t rank, const SentStep& step) {
         ++reply.outputs[0].token_ids[0];
       }
       break;
-    default: break;
+    default:
+      break;
   }
   SendToRouter(rank, process.stream, step.epoch, std::move(reply));
 }
@@ -430,7 +434,7 @@ void RankFleet::Start(uint32_t rank) {
   }
   process = std::move(fresh);
   if (is_first) return;
-  report_->Note(queue_->now() - absl::UnixEpoch(), "rank ", rank, " starts again");
+  report_->Note(queue_->now(), "rank ", rank, " starts again");
   if (!process.is_impostor) return;
   AtProcess(rank, queue_->now() + random_.Between(Milliseconds(100), Milliseconds(900)),
             [this, rank] { Kill(rank, "an operator"); });
@@ -439,7 +443,7 @@ void RankFleet::Start(uint32_t rank) {
 void RankFleet::Kill(uint32_t rank, const char* why) {
   Process& process = processes_[rank];
   if (!process.is_alive) return;
-  report_->Note(queue_->now() - absl::UnixEpoch(), "rank ", rank, " is killed by ", why);
+  report_->Note(queue_->now(), "rank ", rank, " is killed by ", why);
   const uint64_t epoch = process.epoch;
   process.is_alive = false;
   if (random_.OneIn(2)) links_[rank].lost_instance = process.instance;
@@ -505,15 +509,15 @@ void RankFleet::Apply(const Fault& fault) {
     case Fault::Kind::kImpostor:
       // One at a time: a new router would take the word of all for what the model is.
       process.comes_back_as_impostor =
-          num_ranks() > 1 && std::none_of(processes_.begin(), processes_.end(), [](const Process& p) {
-            return p.is_impostor || p.comes_back_as_impostor;
-          });
+          num_ranks() > 1 &&
+          std::none_of(processes_.begin(), processes_.end(),
+                       [](const Process& p) { return p.is_impostor || p.comes_back_as_impostor; });
       return Kill(fault.rank, "an impostor");
     case Fault::Kind::kKill:
       return Kill(fault.rank, "the scenario");
     case Fault::Kind::kFreeze:
       if (!process.is_alive || process.is_frozen) return;
-      report_->Note(queue_->now() - absl::UnixEpoch(), "rank ", fault.rank, " is frozen");
+      report_->Note(queue_->now(), "rank ", fault.rank, " is frozen");
       process.is_frozen = true;
       queue_->After(fault.duration, [this, rank = fault.rank, instance = process.instance] {
         if (processes_[rank].is_alive && processes_[rank].instance == instance) Thaw(rank);

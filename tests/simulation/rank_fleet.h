@@ -27,8 +27,9 @@ struct SentStep {
 
 // The ranks of one worker group, the network between them and the router, and a supervisor that
 // starts dead ranks again: all that is not under test. A rank's rules are those of the worker's
-// service: an epoch must be above all that the rank has seen, a living stream of another owner keeps
-// it, plans of another epoch end the stream, shards of a stage only get through a step together.
+// service: an epoch must be above all that the rank has seen, a living stream of another owner
+// keeps it, plans of another epoch end the stream, shards of a stage only get through a step
+// together.
 //
 // What the network may do it does: messages of one stream keep their order, calls overtake each
 // other and the stream, what a dying rank has sent last arrives or does not, answers of a stream

@@ -66,8 +66,7 @@ std::vector<uint32_t> MakePrompt(Random* random, const std::vector<ClientPlan>& 
 ClientPlan MakeClient(uint64_t seed, uint32_t number, const std::vector<ClientPlan>& earlier,
                       const router::SchedulerOptions& limits) {
   Random random(seed, 1000 + number);
-  const uint32_t room =
-      std::min(limits.max_seq_len, limits.num_blocks * limits.block_size);
+  const uint32_t room = std::min(limits.max_seq_len, limits.num_blocks * limits.block_size);
   ClientPlan client;
   client.number = number;
   // Half of them come in bursts.
@@ -101,11 +100,11 @@ Fault MakeFault(uint64_t seed, uint32_t number, uint32_t num_ranks) {
   Random random(seed, 2000 + number);
   // The first ones are the more frequent.
   constexpr Fault::Kind kKinds[] = {
-      Fault::Kind::kKill,          Fault::Kind::kKill,       Fault::Kind::kKill,
-      Fault::Kind::kFreeze,        Fault::Kind::kFreeze,     Fault::Kind::kSlow,
-      Fault::Kind::kCut,           Fault::Kind::kCut,        Fault::Kind::kWrongStateHash,
-      Fault::Kind::kWrongTokens,   Fault::Kind::kWrongStep,  Fault::Kind::kRefuseJoin,
-      Fault::Kind::kImpostor,      Fault::Kind::kRouterCrash};
+      Fault::Kind::kKill,        Fault::Kind::kKill,       Fault::Kind::kKill,
+      Fault::Kind::kFreeze,      Fault::Kind::kFreeze,     Fault::Kind::kSlow,
+      Fault::Kind::kCut,         Fault::Kind::kCut,        Fault::Kind::kWrongStateHash,
+      Fault::Kind::kWrongTokens, Fault::Kind::kWrongStep,  Fault::Kind::kRefuseJoin,
+      Fault::Kind::kImpostor,    Fault::Kind::kRouterCrash};
   Fault fault;
   fault.kind = kKinds[random.Below(std::size(kKinds))];
   fault.time = random.Between(absl::ZeroDuration(), kSpan);
@@ -117,17 +116,28 @@ Fault MakeFault(uint64_t seed, uint32_t number, uint32_t num_ranks) {
 
 const char* Name(Fault::Kind kind) {
   switch (kind) {
-    case Fault::Kind::kKill: return "kill";
-    case Fault::Kind::kFreeze: return "freeze";
-    case Fault::Kind::kSlow: return "slow";
-    case Fault::Kind::kCut: return "cut";
-    case Fault::Kind::kWrongStateHash: return "wrong state hash";
-    case Fault::Kind::kWrongTokens: return "wrong tokens";
-    case Fault::Kind::kWrongStep: return "wrong step";
-    case Fault::Kind::kRefuseJoin: return "refuse join";
-    case Fault::Kind::kImpostor: return "impostor";
-    case Fault::Kind::kRouterCrash: return "router crash";
-    case Fault::Kind::kDrain: return "drain";
+    case Fault::Kind::kKill:
+      return "kill";
+    case Fault::Kind::kFreeze:
+      return "freeze";
+    case Fault::Kind::kSlow:
+      return "slow";
+    case Fault::Kind::kCut:
+      return "cut";
+    case Fault::Kind::kWrongStateHash:
+      return "wrong state hash";
+    case Fault::Kind::kWrongTokens:
+      return "wrong tokens";
+    case Fault::Kind::kWrongStep:
+      return "wrong step";
+    case Fault::Kind::kRefuseJoin:
+      return "refuse join";
+    case Fault::Kind::kImpostor:
+      return "impostor";
+    case Fault::Kind::kRouterCrash:
+      return "router crash";
+    case Fault::Kind::kDrain:
+      return "drain";
   }
   return "?";
 }
@@ -166,8 +176,7 @@ Scenario Scenario::Make(uint64_t seed) {
   scenario.token_time = random.Between(absl::Microseconds(1), Milliseconds(1));
   const uint32_t num_clients = random.OneIn(8) ? random.Between(20, 40) : random.Between(1, 14);
   for (uint32_t i = 1; i <= num_clients; ++i) {
-    scenario.clients.push_back(
-        MakeClient(seed, i, scenario.clients, scenario.options.scheduler));
+    scenario.clients.push_back(MakeClient(seed, i, scenario.clients, scenario.options.scheduler));
   }
   const uint32_t num_faults = random.OneIn(4) ? 0 : random.Between(1, 6);
   for (uint32_t i = 0; i < num_faults; ++i) {

@@ -15,12 +15,12 @@ struct ClientPlan {
   absl::Duration arrival;
   router::Request request;  // all but ids, choice and times
   uint32_t num_choices = 1;
-  absl::Duration time_limit = absl::InfiniteDuration();    // its deadline, after the arrival
+  absl::Duration time_limit = absl::InfiniteDuration();     // its deadline, after the arrival
   absl::Duration cancels_after = absl::InfiniteDuration();  // after the arrival
-  uint32_t stops_after = 0;       // a stop string is complete with this many tokens; 0: has none
-  absl::Duration read_time;       // of one token: a slow reader is cancelled by the edge
-  bool fails = false;             // its rows fail (non-finite logits), the step does not
-  bool is_poison = false;         // a rank that computes it dies
+  uint32_t stops_after = 0;  // a stop string is complete with this many tokens; 0: has none
+  absl::Duration read_time;  // of one token: a slow reader is cancelled by the edge
+  bool fails = false;        // its rows fail (non-finite logits), the step does not
+  bool is_poison = false;    // a rank that computes it dies
 };
 
 struct Fault {

@@ -36,6 +36,12 @@ SimulatedRouter::SimulatedRouter(const Scenario* scenario, EventQueue* queue, Ra
 SimulatedRouter::~SimulatedRouter() {
   *lives_ = false;
   fleet_->Disconnect();
+  Tally& tally = report_->tally();
+  tally.num_steps += control_.counters().num_steps;
+  tally.num_losses += control_.group().num_losses();
+  if (control_.scheduler() == nullptr) return;
+  tally.num_preemptions += control_.scheduler()->stats().num_preemptions;
+  tally.num_prefix_hits += control_.scheduler()->stats().num_prefix_hits;
 }
 
 void SimulatedRouter::Wake() {
@@ -307,8 +313,7 @@ SimulatedRouter::Sent SimulatedRouter::Watch(const router::SendStep& action) {
   Sent sent;
   for (const uint32_t slot : action.plan.ended_slots) slots_.erase(slot);
   for (const router::SequenceStart& start : action.plan.starts) {
-    Stream* stream =
-        ledger_->of(static_cast<uint32_t>(start.sampling.seed), start.sampling.choice);
+    Stream* stream = ledger_->of(static_cast<uint32_t>(start.sampling.seed), start.sampling.choice);
     if (stream->id == 0) Violation("plan: a sequence starts that has ended");
     ledger_->CheckOrder(*stream);
     stream->was_started = true;
@@ -324,6 +329,8 @@ SimulatedRouter::Sent SimulatedRouter::Watch(const router::SendStep& action) {
     step->kills = step->kills || occupant->second.stream->client->is_poison;
     sent.rows.push_back(occupant->second);
   }
+  report_->Mark(action.plan.state_hash);
+  report_->Mark(static_cast<uint64_t>(absl::ToUnixNanos(now())));
   Note("step ", action.plan.step, " of epoch ", action.epoch, ": ", action.plan.rows.size(),
        " rows, ", action.plan.starts.size(), " starts");
   sent.step = std::move(step);

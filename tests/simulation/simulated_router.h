@@ -86,7 +86,7 @@ class SimulatedRouter {
   absl::Time now() const { return queue_->now(); }
   template <typename... Words>
   void Note(const Words&... words) {
-    report_->Note(now() - absl::UnixEpoch(), words...);
+    report_->Note(now(), words...);
   }
 
   const Scenario& scenario_;
@@ -108,9 +108,9 @@ class SimulatedRouter {
   uint64_t next_id_;
 
   std::vector<router::ControlAction> actions_;
-  std::deque<Sent> sent_;                         // of the epoch, not committed
-  std::map<uint32_t, Occupant> slots_;            // of the epoch
-  std::set<uint32_t> opened_;                     // ranks, of the epoch
+  std::deque<Sent> sent_;               // of the epoch, not committed
+  std::map<uint32_t, Occupant> slots_;  // of the epoch
+  std::set<uint32_t> opened_;           // ranks, of the epoch
   uint64_t joined_epoch_ = 0;
   std::map<uint32_t, uint64_t> highest_epochs_;  // that each rank told last
   uint64_t num_losses_ = 0;

@@ -16,9 +16,9 @@ constexpr absl::Duration kMaxTime = absl::Hours(1);
 
 }  // namespace
 
-Simulation::Simulation(const Scenario& scenario, bool keeps_history)
+Simulation::Simulation(const Scenario& scenario, bool tells_history)
     : scenario_(scenario),
-      report_(keeps_history),
+      report_(tells_history),
       queue_(scenario.seed, absl::UnixEpoch()),
       ledger_(&scenario_, &report_),
       fleet_(&scenario_, &queue_, &report_) {
@@ -39,16 +39,15 @@ bool Simulation::Run() {
     }
   }
   if (!report_.failed()) CheckEnd();
-  return !report_.failed();
-}
-
-Tally Simulation::tally() const {
-  Tally tally{.num_simulations = 1, .num_events = queue_.num_run()};
+  router_.reset();
+  Tally& tally = report_.tally();
+  tally.num_simulations = 1;
+  tally.num_events = queue_.num_run();
+  tally.num_streams = ledger_.streams().size();
   for (const auto& [key, stream] : ledger_.streams()) {
-    ++tally.num_streams;
-    tally.num_finished += stream.tokens == stream.solo;
+    tally.num_complete += stream.tokens == stream.solo;
   }
-  return tally;
+  return !report_.failed();
 }
 
 void Simulation::CheckEnd() {
@@ -60,7 +59,7 @@ void Simulation::CheckEnd() {
 // --- Routers ---
 
 void Simulation::StartRouter() {
-  report_.Note(queue_.now() - absl::UnixEpoch(), "a router starts");
+  report_.Note(queue_.now(), "a router starts");
   router_ = std::make_unique<SimulatedRouter>(
       &scenario_, &queue_, &fleet_, &ledger_, &report_, ++num_routers_,
       SimulatedRouter::Callbacks{
@@ -72,7 +71,7 @@ void Simulation::StartRouter() {
 // Its streams break; clients go to the next router with what they have.
 void Simulation::CrashRouter() {
   if (router_ == nullptr || is_draining_) return;
-  report_.Note(queue_.now() - absl::UnixEpoch(), "the router is killed");
+  report_.Note(queue_.now(), "the router is killed");
   for (const ClientPlan& client : scenario_.clients) {
     bool resumes = router_->has_pending(client);
     for (Stream* stream : ledger_.of(client)) {
@@ -93,7 +92,7 @@ void Simulation::Apply(const Fault& fault) {
     case Fault::Kind::kRouterCrash:
       return CrashRouter();
     case Fault::Kind::kDrain:
-      report_.Note(queue_.now() - absl::UnixEpoch(), "the router drains");
+      report_.Note(queue_.now(), "the router drains");
       is_draining_ = true;
       queue_.After(fault.duration, [this] {
         if (router_ != nullptr) router_->Stop();

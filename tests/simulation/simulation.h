@@ -13,26 +13,17 @@
 
 namespace shoal::simulation {
 
-// What happened in simulations, to see that they meet what they are made for.
-struct Tally {
-  uint64_t num_simulations = 0;
-  uint64_t num_events = 0;
-  uint64_t num_streams = 0;
-  uint64_t num_finished = 0;  // with all their tokens
-};
-
 // Plays a scenario from the start to the moment when nothing is left to happen. One thread, no
 // I/O, no clock: the same scenario gives the same history.
 class Simulation {
  public:
-  explicit Simulation(const Scenario& scenario, bool keeps_history = false);
+  explicit Simulation(const Scenario& scenario, bool tells_history = false);
 
   // Whether all was as it must be; else see report(). A CHECK of the code under test may end the
   // process.
   bool Run();
 
   const Report& report() const { return report_; }
-  Tally tally() const;
 
  private:
   void StartRouter();
@@ -51,9 +42,9 @@ class Simulation {
   ClientLedger ledger_;
   RankFleet fleet_;
   std::map<uint32_t, Random> client_randoms_;
-  std::map<uint32_t, int> num_tries_;              // by client
+  std::map<uint32_t, int> num_tries_;                // by client
   std::map<const Stream*, absl::Time> reads_since_;  // of slow readers: its first token
-  std::unique_ptr<SimulatedRouter> router_;        // null while none lives
+  std::unique_ptr<SimulatedRouter> router_;          // null while none lives
   uint64_t num_routers_ = 0;
   bool is_draining_ = false;
 };
