@@ -17,6 +17,7 @@
 #include "google/rpc/status.pb.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/create_channel.h"
+#include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/impl/codegen/client_unary_call.h"
 #include "gtest/gtest.h"
 #include "router/router_server.h"
@@ -459,17 +460,48 @@ TEST_F(ServicesTest, WhatAllClientsLeaveUnreadIsBounded) {
   EXPECT_TRUE(small->ReadAll().ok());
 }
 
-TEST_F(ServicesTest, AMessageThatIsNotReadInTimeEndsItsCall) {
-  RouterServer::Options options;
-  options.outboxes.max_write_time = absl::Milliseconds(100);
-  StartServerWith(options, absl::Now);
-  // A client that takes 16 bytes ahead of its reads.
+// A client that takes 16 bytes ahead of its reads.
+std::shared_ptr<grpc::Channel> ConnectLazily(const std::string& address) {
   grpc::ChannelArguments args;
   args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16);
   args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  stub_ = v1::InferenceService::NewStub(
-      grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), args));
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
+}
+
+TEST_F(ServicesTest, AnAnswerThatIsNotReadInTimeEndsItsCall) {
+  RouterServer::Options options;
+  options.outboxes.max_write_time = absl::Milliseconds(100);
+  StartServerWith(options, absl::Now);
+  v1::TokenizeRequest request;
+  request.set_text(std::string(1 << 19, 'a'));
+  const grpc::Slice bytes(request.SerializeAsString());
+  grpc::CompletionQueue queue;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  grpc::GenericStub stub(ConnectLazily(server_->address()));
+  const auto call = stub.PrepareCall(&context, "/shoal.v1.InferenceService/Tokenize", &queue);
+  const auto wait = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  call->StartCall(nullptr);
+  EXPECT_TRUE(wait());
+  call->WriteLast(grpc::ByteBuffer(&bytes, 1), {}, nullptr);
+  EXPECT_TRUE(wait());
+  grpc::Status status;
+  call->Finish(&status, nullptr);  // without a read
+  EXPECT_TRUE(wait());
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("has not read"));
+}
+
+TEST_F(ServicesTest, AMessageThatIsNotReadInTimeEndsItsCall) {
+  RouterServer::Options options;
+  options.outboxes.max_write_time = absl::Milliseconds(100);
+  StartServerWith(options, absl::Now);
+  stub_ = v1::InferenceService::NewStub(ConnectLazily(server_->address()));
   uint64_t id = 0;
   const auto slow = OpenAdmitted(MakeRequest(), &id);
   for (int i = 0; i < 8; ++i) engine_.GenerateTokens(id, std::vector<uint32_t>(1 << 15, kHello));
