@@ -9,6 +9,7 @@
 #include "cli/command_generate.h"
 #include "cli/command_serve.h"
 #include "cli/command_tokens.h"
+#include "cli/command_trace.h"
 #include "cli/flags.h"
 
 namespace shoal::cli {
@@ -29,6 +30,7 @@ struct AllFlags {
   DetokenizeFlags detokenize;
   CancelFlags cancel;
   BenchFlags bench;
+  TraceFlags trace;
   std::string health_service = "readiness";
   double watch_s = 0;  // 0: once
 };

@@ -91,6 +91,23 @@ Command AddHealth(CLI::App* root, SessionFlags* session, std::string* service) {
           }};
 }
 
+Command AddTrace(CLI::App* root, SessionFlags* session, TraceFlags* flags) {
+  CLI::App* app = root->add_subcommand(
+      "trace",
+      "record what the router and every rank do in the next steps, and say where a step's time\n"
+      "goes. The file is for https://ui.perfetto.dev or chrome://tracing.");
+  Option(app, "--steps", &flags->steps, "to record")->check(Within(1, 1000))->capture_default_str();
+  Option(app, "-o,--output", &flags->path, "file that the trace is written to; without: none is")
+      ->type_name("FILE");
+  Option(app, "--wait", &flags->wait_s, "for as many steps; then what there is")
+      ->check(Within(0.001, 600, "SECONDS"))
+      ->capture_default_str();
+  AddAdmin(app, session);
+  return {app, [=] {
+            return WithSession(*session, [=](const Session& s) { return RunTrace(s, *flags); });
+          }};
+}
+
 void AddLoad(CLI::App* app, BenchFlags* flags) {
   CLI::Option* clients =
       Option(app, "--clients", &flags->clients, "clients with one request at a time each")
@@ -151,7 +168,8 @@ std::vector<Command> AddClusterCommands(CLI::App* root, AllFlags* flags) {
           AddPs(root, session, &flags->watch_s),
           AddCancel(root, session, &flags->cancel),
           AddHealth(root, session, &flags->health_service),
-          AddBench(root, session, &flags->bench)};
+          AddBench(root, session, &flags->bench),
+          AddTrace(root, session, &flags->trace)};
 }
 
 }  // namespace shoal::cli

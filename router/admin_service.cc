@@ -2,9 +2,13 @@
 
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/thread/mutex.h"
 #include "router/answer_call.h"
 #include "router/proto_time.h"
+#include "router/rpc_status.h"
+#include "router/wire.h"
 
 namespace shoal::router {
 namespace {
@@ -41,6 +45,73 @@ void FillWorker(const RankStatus& rank, v1::Worker* worker) {
   ToProto(rank.compute_time, worker->mutable_compute_time());
   ToProto(rank.wait_peers_time, worker->mutable_wait_peers_time());
 }
+
+constexpr uint32_t kMaxTracedSteps = 1000;
+constexpr absl::Duration kDefaultTraceTime = absl::Seconds(30);
+constexpr absl::Duration kMaxTraceTime = absl::Minutes(10);
+
+absl::Status CheckTrace(const v1::TraceStepsRequest& request, absl::Duration timeout) {
+  if (request.steps() < 1 || request.steps() > kMaxTracedSteps) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("steps is ", request.steps(), "; expected 1..", kMaxTracedSteps));
+  }
+  if (timeout <= absl::ZeroDuration() || timeout > kMaxTraceTime) {
+    return absl::InvalidArgumentError(absl::StrCat("timeout is ", absl::FormatDuration(timeout),
+                                                   "; expected more than 0 and at most ",
+                                                   absl::FormatDuration(kMaxTraceTime)));
+  }
+  return absl::OkStatus();
+}
+
+// Waits for the engine. Deletes itself when gRPC is done with it.
+class TraceCall final : public grpc::ServerUnaryReactor {
+ public:
+  TraceCall(Engine* engine, grpc::CallbackServerContext* call) : engine_(engine), call_(call) {}
+
+  void Begin(const grpc::ByteBuffer& bytes, grpc::ByteBuffer* response) {
+    v1::TraceStepsRequest request;
+    absl::Status status = ParseMessage(bytes, &request);
+    const absl::Duration timeout = request.has_timeout()
+                                       ? absl::Seconds(request.timeout().seconds()) +
+                                             absl::Nanoseconds(request.timeout().nanos())
+                                       : kDefaultTraceTime;
+    if (status.ok()) status = CheckTrace(request, timeout);
+    if (!status.ok()) {
+      Finish(ToGrpcStatus(status, call_));
+      return;
+    }
+    Engine* const engine = engine_;  // this may be gone when TraceSteps returns
+    auto cancelled = cancelled_;
+    const uint64_t id = engine->TraceSteps(
+        request.steps(), timeout,
+        [this, response](const absl::Status& result, v1::TraceStepsResponse* traces) {
+          if (result.ok()) SerializeMessage(*traces, response);
+          Finish(ToGrpcStatus(result, call_));
+        });
+    if (id == 0) return;
+    base::MutexLock lock(&cancelled->mutex);
+    cancelled->trace = id;
+    if (cancelled->is_cancelled) engine->AbandonTrace(id);
+  }
+
+  void OnCancel() override {
+    base::MutexLock lock(&cancelled_->mutex);
+    cancelled_->is_cancelled = true;
+    if (cancelled_->trace != 0) engine_->AbandonTrace(cancelled_->trace);
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  struct Cancelled {
+    base::Mutex mutex;
+    bool is_cancelled ABSL_GUARDED_BY(mutex) = false;
+    uint64_t trace ABSL_GUARDED_BY(mutex) = 0;
+  };
+
+  Engine* const engine_;
+  grpc::CallbackServerContext* const call_;
+  const std::shared_ptr<Cancelled> cancelled_ = std::make_shared<Cancelled>();
+};
 
 }  // namespace
 
@@ -126,6 +197,14 @@ grpc::ServerUnaryReactor* AdminService::CancelRequest(grpc::CallbackServerContex
         SHOAL_RETURN_IF_ERROR(context_.requests->Cancel(request.request_id(), request.reason()));
         return response;
       });
+}
+
+grpc::ServerUnaryReactor* AdminService::TraceSteps(grpc::CallbackServerContext* call,
+                                                   const grpc::ByteBuffer* request,
+                                                   grpc::ByteBuffer* response) {
+  auto* reactor = new TraceCall(context_.engine, call);  // deletes itself in OnDone
+  reactor->Begin(*request, response);
+  return reactor;
 }
 
 }  // namespace shoal::router

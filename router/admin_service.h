@@ -13,7 +13,8 @@ namespace shoal::router {
 using RawAdminService = v1::AdminService::WithRawCallbackMethod_GetClusterStatus<
     v1::AdminService::WithRawCallbackMethod_ListWorkers<
         v1::AdminService::WithRawCallbackMethod_ListRequests<
-            v1::AdminService::WithRawCallbackMethod_CancelRequest<v1::AdminService::Service>>>>;
+            v1::AdminService::WithRawCallbackMethod_CancelRequest<
+                v1::AdminService::WithRawCallbackMethod_TraceSteps<v1::AdminService::Service>>>>>;
 
 // The operators' API, on a listener of its own.
 class AdminService final : public RawAdminService {
@@ -33,6 +34,9 @@ class AdminService final : public RawAdminService {
   grpc::ServerUnaryReactor* CancelRequest(grpc::CallbackServerContext* call,
                                           const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* TraceSteps(grpc::CallbackServerContext* call,
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override;
 
  private:
   const ServiceContext context_;

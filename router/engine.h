@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +12,10 @@
 #include "router/control/request.h"
 #include "router/control/scheduler.h"
 #include "router/served_model.h"
+
+namespace shoal::v1 {
+class TraceStepsResponse;
+}
 
 namespace shoal::router {
 
@@ -63,6 +68,9 @@ struct EngineStatus {
   std::vector<RankStatus> ranks;
 };
 
+// `response` is null unless `status` is OK; the callee may move its content away.
+using TraceDone = std::function<void(const absl::Status& status, v1::TraceStepsResponse* response)>;
+
 // What generates: a worker group behind its shell, or a puppet in tests. Thread-safe; no call
 // blocks.
 class Engine {
@@ -91,6 +99,13 @@ class Engine {
 
   // A recent snapshot.
   virtual EngineStatus status() const = 0;
+
+  // Records the next `num_steps` steps of the router and of its ranks, for at most `timeout`, and
+  // then calls `done`, once, on another thread or before it returns. FAILED_PRECONDITION: another
+  // trace runs. Returns a name for AbandonTrace, or 0 when `done` was called.
+  virtual uint64_t TraceSteps(uint32_t num_steps, absl::Duration timeout, TraceDone done) = 0;
+  // Nobody waits for the trace any more: it ends soon.
+  virtual void AbandonTrace(uint64_t id) = 0;
 };
 
 }  // namespace shoal::router

@@ -24,6 +24,7 @@ GroupShell::GroupShell(GroupShellOptions options)
     : options_(std::move(options)),
       group_(options_.group),
       start_(options_.clock()),
+      tracer_(options_.addresses, options_.token, &recorder_),
       readiness_(absl::UnavailableError("the worker group is starting")) {
   CHECK_EQ(options_.addresses.size(), group_.num_ranks());
   for (uint32_t rank = 0; rank < group_.num_ranks(); ++rank) {
@@ -52,6 +53,7 @@ GroupShell::GroupShell(GroupShellOptions options)
 GroupShell::~GroupShell() { Stop(); }
 
 void GroupShell::Stop() {
+  tracer_.Stop();
   inbox_.Stop();
   loop_.Wake();
   if (thread_.joinable()) thread_.join();
@@ -263,6 +265,7 @@ void GroupShell::Perform(const AbortRank& action) {
 }
 
 void GroupShell::Perform(const CommitPlan& action) {
+  const int64_t begin_ns = base::UnixNanos();
   const absl::Time now = options_.clock();
   absl::StatusOr<std::vector<Event>> events = scheduler_->CommitStep(now, action.result);
   if (!events.ok()) {
@@ -287,6 +290,11 @@ void GroupShell::Perform(const CommitPlan& action) {
     status_.num_generated_tokens += num_generated;
   }
   QueueEvents(*std::move(events));
+  recorder_.BeginStep(action.result.step);
+  recorder_.Add(StepTracer::kPlan, plan.begin_ns, plan.sent_ns);
+  recorder_.Add(StepTracer::kInFlight, plan.sent_ns, begin_ns);
+  recorder_.Add(StepTracer::kCommit, begin_ns, base::UnixNanos());
+  recorder_.EndStep();
 }
 
 void GroupShell::Perform(const ReplayAll& action) {
@@ -321,14 +329,19 @@ void GroupShell::PlanNextSteps() {
         return;
       }
     }
+    const int64_t begin_ns = base::UnixNanos();
     const std::optional<StepPlan> plan = scheduler_->PlanStep(now);
     if (!plan.has_value()) return;
-    SendNextPlan(now, *plan);
+    SendNextPlan(now, begin_ns, *plan);
   }
 }
 
-void GroupShell::SendNextPlan(absl::Time now, const StepPlan& plan) {
-  SentPlan sent{.sent = now, .num_tokens = 0, .num_prompt_tokens = 0};
+void GroupShell::SendNextPlan(absl::Time now, int64_t begin_ns, const StepPlan& plan) {
+  SentPlan sent{.sent = now,
+                .num_tokens = 0,
+                .num_prompt_tokens = 0,
+                .begin_ns = begin_ns,
+                .sent_ns = begin_ns};
   for (const StepRow& row : plan.rows) {
     sent.num_tokens += row.num_tokens;
     if (row.source == StepRow::Source::kLog) sent.num_prompt_tokens += row.num_tokens;
@@ -340,6 +353,7 @@ void GroupShell::SendNextPlan(absl::Time now, const StepPlan& plan) {
                                    .state_hash = plan.state_hash,
                                    .prediction = predictor_.Predict(sent.num_tokens)});
   HandleGroupEvents();
+  if (!sent_plans_.empty()) sent_plans_.back().sent_ns = base::UnixNanos();
 }
 
 absl::Status GroupShell::MakeModelAndScheduler() {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -22,6 +23,7 @@
 #include "router/rank_link.h"
 #include "router/shell_inbox.h"
 #include "router/step_predictor.h"
+#include "router/step_tracer.h"
 #include "shoal/worker/v1/worker.pb.h"
 
 namespace shoal::router {
@@ -77,12 +79,18 @@ class GroupShell final : public Engine {
   void Cancel(uint64_t id, absl::string_view reason) override;
   void Finish(uint64_t id) override;
   EngineStatus status() const override;
+  uint64_t TraceSteps(uint32_t num_steps, absl::Duration timeout, TraceDone done) override {
+    return tracer_.Start(num_steps, timeout, std::move(done));
+  }
+  void AbandonTrace(uint64_t id) override { tracer_.Abandon(id); }
 
  private:
   struct SentPlan {
     absl::Time sent;
     uint32_t num_tokens;
     uint32_t num_prompt_tokens;
+    int64_t begin_ns;  // of Unix time: when its making began, when it was sent
+    int64_t sent_ns;
   };
 
   void Run();
@@ -105,7 +113,7 @@ class GroupShell final : public Engine {
   void Perform(const FailRequests& action);
   void Perform(const ReplaceRank& action);
   void PlanNextSteps();
-  void SendNextPlan(absl::Time now, const StepPlan& plan);
+  void SendNextPlan(absl::Time now, int64_t begin_ns, const StepPlan& plan);
   // The group is ready for the first time: its limits are known.
   absl::Status MakeModelAndScheduler();
   void QueueEvents(std::vector<Event> events);
@@ -127,6 +135,7 @@ class GroupShell final : public Engine {
   std::vector<Delivery::Item> outgoing_;
   Delivery delivery_;
   StepPredictor predictor_;
+  base::SpanRecorder recorder_;
   worker::v1::ExecuteRequest plan_message_;  // reused from step to step
   grpc::ByteBuffer plan_bytes_;              // of the plan that is being sent
   std::deque<SentPlan> sent_plans_;          // with the ranks, oldest first
@@ -142,6 +151,7 @@ class GroupShell final : public Engine {
   absl::Status fatal_;  // ends the first wait for readiness
 
   // --- Shared with other threads. ---
+  StepTracer tracer_;  // of recorder_
   mutable base::Mutex mutex_;
   base::CondVar changed_;
   std::shared_ptr<const ServedModel> model_ ABSL_GUARDED_BY(mutex_);

@@ -22,6 +22,8 @@ namespace shoal::worker {
 namespace {
 
 constexpr size_t kDescriptionChunk = 1 << 20;
+constexpr uint32_t kMaxTracedSteps = 1000;
+constexpr absl::Duration kMaxTraceTime = absl::Minutes(10);
 constexpr absl::Duration kConnectTimeout = absl::Seconds(10);
 // A rank that waits this long for a peer gives up by itself; the router's step deadline comes
 // first.
@@ -88,11 +90,10 @@ grpc::Status RankService::CheckCaller(const grpc::ServerContext& context) const 
                         options_.token)) {
     return grpc::Status::OK;
   }
-  return grpc::Status(
-      grpc::StatusCode::UNAUTHENTICATED,
-      absl::StrCat("the caller has ", token == metadata.end() ? "no" : "another",
-                   " cluster token: give the router and its ranks the same ",
-                   base::kClusterTokenVariable));
+  return grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
+                      absl::StrCat("the caller has ", token == metadata.end() ? "no" : "another",
+                                   " cluster token: give the router and its ranks the same ",
+                                   base::kClusterTokenVariable));
 }
 
 void RankService::AttachHealth(grpc::HealthCheckServiceInterface* health) {
@@ -106,7 +107,8 @@ void RankService::SetEpoch(const v1::Epoch& epoch) {
   if (health_ != nullptr) health_->SetServingStatus("readiness", epoch_.counter() != 0);
 }
 
-grpc::Status RankService::GetWorkerInfo(grpc::ServerContext* context, const v1::GetWorkerInfoRequest*,
+grpc::Status RankService::GetWorkerInfo(grpc::ServerContext* context,
+                                        const v1::GetWorkerInfoRequest*,
                                         v1::GetWorkerInfoResponse* response) {
   if (const grpc::Status allowed = CheckCaller(*context); !allowed.ok()) return allowed;
   response->set_worker_id(options_.worker_id);
@@ -123,7 +125,8 @@ grpc::Status RankService::GetWorkerInfo(grpc::ServerContext* context, const v1::
   return grpc::Status::OK;
 }
 
-grpc::Status RankService::LoadShard(grpc::ServerContext* context, const v1::LoadShardRequest* request,
+grpc::Status RankService::LoadShard(grpc::ServerContext* context,
+                                    const v1::LoadShardRequest* request,
                                     grpc::ServerWriter<v1::LoadShardResponse>* writer) {
   if (const grpc::Status allowed = CheckCaller(*context); !allowed.ok()) return allowed;
   absl::Time last = absl::Now();
@@ -213,8 +216,8 @@ grpc::Status RankService::GetModelDescription(
   return grpc::Status::OK;
 }
 
-grpc::Status RankService::JoinGroup(grpc::ServerContext* context, const v1::JoinGroupRequest* request,
-                                    v1::JoinGroupResponse*) {
+grpc::Status RankService::JoinGroup(grpc::ServerContext* context,
+                                    const v1::JoinGroupRequest* request, v1::JoinGroupResponse*) {
   if (const grpc::Status allowed = CheckCaller(*context); !allowed.ok()) return allowed;
   return ToGrpc(Join(*request));
 }
@@ -284,7 +287,8 @@ absl::Status RankService::Join(const v1::JoinGroupRequest& request) {
   return absl::OkStatus();
 }
 
-grpc::Status RankService::AbortGroup(grpc::ServerContext* context, const v1::AbortGroupRequest* request,
+grpc::Status RankService::AbortGroup(grpc::ServerContext* context,
+                                     const v1::AbortGroupRequest* request,
                                      v1::AbortGroupResponse* response) {
   if (const grpc::Status allowed = CheckCaller(*context); !allowed.ok()) return allowed;
   const std::shared_ptr<RankEngine> aborted = engine();
@@ -308,6 +312,41 @@ grpc::Status RankService::AbortGroup(grpc::ServerContext* context, const v1::Abo
     response->mutable_position()->set_waiting_for_rank(position.wait.waiting_for);
   }
   aborted->Abort(absl::AbortedError(absl::StrCat("the router aborted: ", request->reason())));
+  return grpc::Status::OK;
+}
+
+grpc::Status RankService::Trace(grpc::ServerContext* context, const v1::TraceRequest* request,
+                                v1::TraceResponse* response) {
+  if (const grpc::Status allowed = CheckCaller(*context); !allowed.ok()) return allowed;
+  const std::shared_ptr<RankEngine> traced = engine();
+  if (traced == nullptr) {
+    return ToGrpc(absl::FailedPreconditionError("no shard is loaded"));
+  }
+  if (request->steps() == 0 || request->steps() > kMaxTracedSteps) {
+    return ToGrpc(absl::InvalidArgumentError(
+        absl::StrCat("steps is ", request->steps(), "; expected 1..", kMaxTracedSteps)));
+  }
+  const absl::Duration timeout =
+      absl::Seconds(request->timeout().seconds()) + absl::Nanoseconds(request->timeout().nanos());
+  auto spans = traced->Trace(request->steps(), std::min(timeout, kMaxTraceTime),
+                             [context] { return context->IsCancelled(); });
+  if (!spans.ok()) return ToGrpc(spans.status());
+  shoal::v1::ProcessTrace* trace = response->mutable_trace();
+  trace->set_process(options_.worker_id);
+  trace->set_pid(static_cast<uint32_t>(getpid()));
+  for (std::string& name : traced->span_names()) trace->add_span_names(std::move(name));
+  // An op ends before its step: by begin the order is the header's.
+  std::stable_sort(spans->begin(), spans->end(), [](const base::Span& a, const base::Span& b) {
+    return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.end_ns > b.end_ns;
+  });
+  trace->set_origin_unix_ns(spans->empty() ? 0 : spans->front().begin_ns);
+  for (const base::Span& span : *spans) {
+    shoal::v1::StepSpan* out = trace->add_spans();
+    out->set_step(span.step);
+    out->set_name(span.name);
+    out->set_begin_ns(span.begin_ns - trace->origin_unix_ns());
+    out->set_duration_ns(span.end_ns - span.begin_ns);
+  }
   return grpc::Status::OK;
 }
 

@@ -23,7 +23,7 @@ struct RankOptions {
   std::string version;
   std::string model_path;
   std::string token;  // that callers must bring (base/cluster_token.h); empty: anybody may call
-  bool spin = true;  // ranks have cores of their own: collectives may spin for a while
+  bool spin = true;   // ranks have cores of their own: collectives may spin for a while
   std::function<absl::StatusOr<std::unique_ptr<kernels::Backend>>()> new_backend;
 };
 
@@ -49,6 +49,8 @@ class RankService final
                          v1::JoinGroupResponse*) override;
   grpc::Status AbortGroup(grpc::ServerContext*, const v1::AbortGroupRequest* request,
                           v1::AbortGroupResponse* response) override;
+  grpc::Status Trace(grpc::ServerContext*, const v1::TraceRequest* request,
+                     v1::TraceResponse* response) override;
   grpc::Status Inspect(grpc::ServerContext*, const v1::InspectRequest*,
                        v1::InspectResponse* response) override;
 

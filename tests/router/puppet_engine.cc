@@ -1,6 +1,9 @@
 #include "tests/router/puppet_engine.h"
 
+#include <utility>
+
 #include "glog/logging.h"
+#include "shoal/v1/admin.pb.h"
 
 namespace shoal::router {
 
@@ -140,6 +143,33 @@ void PuppetEngine::Finish(uint64_t id) {
   base::MutexLock lock(&mutex_);
   finished_.push_back(id);
   changed_.SignalAll();
+}
+
+uint64_t PuppetEngine::TraceSteps(uint32_t num_steps, absl::Duration timeout, TraceDone done) {
+  if (num_steps > 10) {
+    base::MutexLock lock(&mutex_);
+    trace_done_ = std::move(done);
+    return 7;
+  }
+  v1::TraceStepsResponse response;
+  v1::ProcessTrace* process = response.add_processes();
+  process->set_process("router");
+  process->add_span_names("plan");
+  process->add_spans()->set_step(num_steps);
+  done(absl::OkStatus(), &response);
+  return 0;
+}
+
+void PuppetEngine::AbandonTrace(uint64_t id) {
+  TraceDone done;
+  {
+    base::MutexLock lock(&mutex_);
+    CHECK_EQ(id, 7u);
+    done = std::exchange(trace_done_, nullptr);
+    cancelled_.push_back(id);
+    changed_.SignalAll();
+  }
+  if (done) done(absl::CancelledError("abandoned"), nullptr);
 }
 
 EngineStatus PuppetEngine::status() const { return status_; }

@@ -49,6 +49,10 @@ class PuppetEngine final : public Engine {
   void Cancel(uint64_t id, absl::string_view reason) override;
   void Finish(uint64_t id) override;
   EngineStatus status() const override;
+  // Of one process with one span, of step `num_steps`. A trace of more than 10 steps waits until it
+  // is abandoned.
+  uint64_t TraceSteps(uint32_t num_steps, absl::Duration timeout, TraceDone done) override;
+  void AbandonTrace(uint64_t id) override;
   EngineStatus* mutable_status() { return &status_; }
 
  private:
@@ -67,6 +71,7 @@ class PuppetEngine final : public Engine {
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 100;
   std::vector<Submission> submissions_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint64_t> cancelled_ ABSL_GUARDED_BY(mutex_);
+  TraceDone trace_done_ ABSL_GUARDED_BY(mutex_);  // of the trace that waits
   std::vector<uint64_t> finished_ ABSL_GUARDED_BY(mutex_);
   EngineStatus status_;
 };

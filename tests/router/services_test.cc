@@ -441,6 +441,35 @@ TEST_F(ServicesTest, OperatorsSeeTheCluster) {
   EXPECT_EQ(workers.workers(0).state(), v1::WORKER_STATE_READY);
 }
 
+TEST_F(ServicesTest, TracesStepsWithinLimitsAndStopsWhenNobodyWaits) {
+  v1::TraceStepsRequest request;
+  v1::TraceStepsResponse response;
+  for (const uint32_t steps : {0, 1001}) {
+    grpc::ClientContext context;
+    request.set_steps(steps);
+    EXPECT_EQ(admin_->TraceSteps(&context, request, &response).error_code(),
+              grpc::StatusCode::INVALID_ARGUMENT);
+  }
+  request.set_steps(3);
+  for (const int seconds : {-1, 0, 601}) {
+    grpc::ClientContext context;
+    request.mutable_timeout()->set_seconds(seconds);
+    EXPECT_EQ(admin_->TraceSteps(&context, request, &response).error_code(),
+              grpc::StatusCode::INVALID_ARGUMENT);
+  }
+  request.mutable_timeout()->set_seconds(600);
+  grpc::ClientContext traced;
+  ASSERT_TRUE(admin_->TraceSteps(&traced, request, &response).ok());
+  ASSERT_EQ(response.processes_size(), 1);
+  EXPECT_EQ(response.processes(0).spans(0).step(), 3u);
+  request.set_steps(11);
+  grpc::ClientContext abandoned;
+  abandoned.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
+  EXPECT_EQ(admin_->TraceSteps(&abandoned, request, &response).error_code(),
+            grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_THAT(engine_.WaitForCancels(1), ::testing::ElementsAre(7));
+}
+
 TEST_F(ServicesTest, WhatAllClientsLeaveUnreadIsBounded) {
   RouterServer::Options options;
   options.outboxes.max_bytes = 1 << 18;

@@ -235,11 +235,18 @@ absl::Status Executor::RunSteps(size_t begin, size_t end, KvStore* kv,
                                 parallel::Transport* transport) {
   StepRunner runner(this, kv, transport);
   absl::Status status;
+  const bool is_recorded = recorder_ != nullptr && recorder_->is_recording();
+  int64_t op_begin_ns = is_recorded ? base::UnixNanos() : 0;
   for (size_t i = begin; i < end && status.ok(); ++i) {
     current_.store(static_cast<int32_t>(i), std::memory_order_relaxed);
     const bool on_outputs = i >= first_output_step_;
     runner.set_rows(on_outputs ? num_output_rows_ : layout_.rows);
     status = std::visit(runner, bound_->steps()[i]);
+    if (is_recorded) {
+      const int64_t op_end_ns = base::UnixNanos();
+      recorder_->Add(first_name_ + static_cast<uint32_t>(i), op_begin_ns, op_end_ns);
+      op_begin_ns = op_end_ns;
+    }
   }
   backend_->Synchronize();
   current_.store(-1, std::memory_order_relaxed);

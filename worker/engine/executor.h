@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/thread/span_recorder.h"
 #include "kernels/backend.h"
 #include "model/graph/program.h"
 #include "model/weights.h"
@@ -47,6 +48,13 @@ class Executor {
   // REQUIRES: the limits of the program and of Create hold; positions < max_seq_len; block tables
   // cover them.
   absl::Status Run(const StepInput& input, KvStore& kv, parallel::Transport* transport);
+
+  // Records each op of the steps that `recorder` records: instruction i by the name
+  // `first_name` + i. Null: none.
+  void SetRecorder(base::SpanRecorder* recorder, uint32_t first_name) {
+    recorder_ = recorder;
+    first_name_ = first_name;
+  }
 
   // The logits of other rows of the last step: of a prompt whose every token wants its logprob,
   // max_output_rows at a time. REQUIRES: the last Run was OK.
@@ -96,6 +104,8 @@ class Executor {
   const int64_t max_batch_seqs_;
   const int64_t max_blocks_per_seq_;
   int64_t (*const now_ns_)();
+  base::SpanRecorder* recorder_ = nullptr;
+  uint32_t first_name_ = 0;
   size_t first_output_step_ = 0;  // steps from here on work on output rows
 
   std::unique_ptr<kernels::Buffer> input_memory_;

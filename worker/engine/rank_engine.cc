@@ -10,6 +10,11 @@
 namespace shoal::worker {
 namespace {
 
+// Names of spans.
+constexpr uint32_t kStepName = 0;
+constexpr uint32_t kSampleName = 1;
+constexpr uint32_t kFirstOpName = 2;
+
 int64_t NowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -27,6 +32,7 @@ RankEngine::RankEngine(std::unique_ptr<RankModel> model)
   requests_.reserve(limits_.max_batch_tokens);
   request_uses_.reserve(limits_.max_batch_tokens);
   results_.reserve(limits_.max_batch_tokens);
+  model_->executor().SetRecorder(&recorder_, kFirstOpName);
 }
 
 RankEngine::~RankEngine() = default;
@@ -59,7 +65,33 @@ RankEngine::Position RankEngine::position() const {
   return position;
 }
 
+absl::StatusOr<std::vector<base::Span>> RankEngine::Trace(
+    uint32_t num_steps, absl::Duration timeout, const std::function<bool()>& is_abandoned) {
+  // A prompt whose every token wants its logprob runs the last ops several times.
+  const size_t spans_per_step =
+      2 * (kFirstOpName + model_->executor().program().instructions.size());
+  return recorder_.Record(num_steps, num_steps * spans_per_step, timeout, is_abandoned);
+}
+
+std::vector<std::string> RankEngine::span_names() const {
+  std::vector<std::string> names = {"step", "sample"};
+  for (const graph::Instruction& instruction : model_->executor().program().instructions) {
+    names.push_back(instruction.name);
+  }
+  return names;
+}
+
 absl::Status RankEngine::Step(const base::StepPlan& plan, StepOutcome* outcome) {
+  recorder_.BeginStep(plan.step);
+  if (!recorder_.is_recording()) return RunStep(plan, outcome);
+  const int64_t begin_ns = base::UnixNanos();
+  absl::Status status = RunStep(plan, outcome);
+  recorder_.Add(kStepName, begin_ns, base::UnixNanos());
+  recorder_.EndStep();
+  return status;
+}
+
+absl::Status RankEngine::RunStep(const base::StepPlan& plan, StepOutcome* outcome) {
   const int64_t start = NowNs();
   parallel::Transport* const peers = transport();
   if (peers == nullptr && model_->tp() > 1) {
@@ -101,6 +133,10 @@ absl::Status RankEngine::RunBatch(const base::StepPlan& plan, const StepBatch& b
     SHOAL_RETURN_IF_ERROR(sampler_.Run(requests_, peers, &results_));
     CollectResults(outcome);
     outcome->sample_ns += NowNs() - sample_start;
+    if (recorder_.is_recording()) {
+      const int64_t end_ns = base::UnixNanos();
+      recorder_.Add(kSampleName, end_ns - (NowNs() - sample_start), end_ns);
+    }
   }
   return absl::OkStatus();
 }

@@ -2,13 +2,17 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/step_plan.h"
 #include "base/thread/mutex.h"
+#include "base/thread/span_recorder.h"
 #include "parallel/transport.h"
 #include "worker/engine/rank_model.h"
 #include "worker/engine/sampler.h"
@@ -51,6 +55,12 @@ class RankEngine {
   // after which the epoch is lost.
   absl::Status Step(const base::StepPlan& plan, StepOutcome* outcome);
 
+  // Records the next steps; see base::SpanRecorder::Record. Any thread. What a Span's name stands
+  // for is span_names()[name]: the whole step, sampling, then the program's ops.
+  absl::StatusOr<std::vector<base::Span>> Trace(uint32_t num_steps, absl::Duration timeout,
+                                                const std::function<bool()>& is_abandoned);
+  std::vector<std::string> span_names() const;
+
   // Runs one token through every kernel, so that the first step is not slower than the others.
   // Collective: every shard calls it.
   absl::Status WarmUp();
@@ -60,6 +70,7 @@ class RankEngine {
   uint64_t steps_done() const { return steps_done_.load(std::memory_order_relaxed); }
 
  private:
+  absl::Status RunStep(const base::StepPlan& plan, StepOutcome* outcome);
   absl::Status RunBatch(const base::StepPlan& plan, const StepBatch& batch,
                         parallel::Transport* peers, StepOutcome* outcome);
   // The requests of output rows [first, first + count), whose logits the executor holds.
@@ -75,6 +86,7 @@ class RankEngine {
   std::vector<SampleRequest> requests_;  // scratch
   std::vector<uint32_t> request_uses_;   // scratch: index into output_uses of each request
   std::vector<SampleResult> results_;    // scratch
+  base::SpanRecorder recorder_;          // written by Step
   std::atomic<uint64_t> step_{0};
   std::atomic<uint64_t> steps_done_{0};
 

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace shoal::v1 {
+class ProcessTrace;
+class TraceStepsResponse;
+}  // namespace shoal::v1
+
+namespace shoal::cli {
+
+// The Trace Event Format of Chrome and Perfetto, a JSON object: one process each for the router and
+// the ranks, "X" events in microseconds since the first. Plans that are with the ranks at the same
+// time are on threads of their own, so that events of one thread nest. Clocks are the hosts': ranks
+// of other hosts are off by what those differ.
+std::string ToChromeTrace(const v1::TraceStepsResponse& traces);
+
+// What a process spent a step on.
+struct TraceLine {
+  std::string name;      // of spans: layers are one, "layer 3 MatMul" is MatMul
+  double calls = 0;      // a step, on average
+  double median_us = 0;  // over steps, of the sum of a step's calls
+  double share = 0;      // of all steps' time; of the whole step's line: 1
+};
+
+// The whole step first, then by share; last "between steps", from the end of a step to the begin of
+// the next. A process without a span named "step", the router, has shares of the spans' own sum.
+std::vector<TraceLine> Summarize(const v1::ProcessTrace& trace);
+
+}  // namespace shoal::cli
