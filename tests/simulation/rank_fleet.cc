@@ -14,6 +14,7 @@ using router::GroupEvent;
 constexpr absl::Duration kProbeTimeout = Milliseconds(400);
 constexpr absl::Duration kKeepalive = absl::Seconds(1);
 constexpr absl::Duration kConnectTimeout = Milliseconds(200);
+constexpr absl::Duration kMaxLateness = Milliseconds(100);
 constexpr absl::Duration kMinBackoff = Milliseconds(20);
 constexpr absl::Duration kMaxBackoff = Milliseconds(500);
 constexpr absl::Duration kLongLife = absl::Seconds(2);
@@ -273,16 +274,21 @@ void RankFleet::SendToRouter(uint32_t rank, uint64_t stream, uint64_t epoch, Gro
   Link& link = links_[rank];
   const bool may_come_late = link.random.OneIn(2);
   const uint64_t instance = processes_[rank].instance;
-  queue_->At(StreamTime(rank, &link.last_to_router), [=, this, event = std::move(event)] {
-    if (links_[rank].lost_instance == instance) return;
-    if (links_[rank].stream != stream) {
-      // Of an epoch that is over: nothing may come of it.
-      if (may_come_late && epoch < links_[rank].stream_epoch) PostNow(event);
-      return;
-    }
-    if (std::holds_alternative<router::StreamClosed>(event)) links_[rank].stream = 0;
-    PostNow(event);
-  });
+  queue_->At(StreamTime(rank, &link.last_to_router),
+             [=, this, owner = owner_, event = std::move(event)] {
+               if (links_[rank].lost_instance == instance) return;
+               if (links_[rank].stream != stream) {
+                 if (!may_come_late) return;
+                 // Of an epoch that is over: nothing may come of it.
+                 queue_->After(links_[rank].random.Between(absl::ZeroDuration(), kMaxLateness),
+                               [this, event, owner] {
+                                 if (owner == owner_) PostNow(event);
+                               });
+                 return;
+               }
+               if (std::holds_alternative<router::StreamClosed>(event)) links_[rank].stream = 0;
+               PostNow(event);
+             });
 }
 
 void RankFleet::CloseAtRank(uint32_t rank, const absl::Status& status) {
@@ -350,12 +356,28 @@ void RankFleet::StartRun(uint32_t first) {
     processes_[rank].run = run;
     if (processes_[rank].slow_until > queue_->now()) duration *= 10;
   }
-  if (step.kills) {
-    AtProcess(first, queue_->now() + duration / 2, [this, first, run] {
-      if (processes_[first].run == run) Kill(first, "poison");
-    });
+  if (!step.killers.empty()) {
+    AtProcess(first, queue_->now() + duration / 2,
+              [this, first, run, step = processes_[first].steps.front()] {
+                if (processes_[first].run == run) Poison(first, *step);
+              });
   }
   queue_->After(duration, [this, first, run] { EndRun(first, run); });
+}
+
+// A poison sequence is lost three times and then ends; losses that others cause, or another router,
+// may make it start over.
+void RankFleet::Poison(uint32_t rank, const SentStep& step) {
+  for (const uint32_t number : step.killers) {
+    const uint64_t num_kills = ++num_poisonings_[number];
+    const uint64_t num_others = num_disturbances_ + 1 - num_kills;
+    const auto client = std::find_if(scenario_.clients.begin(), scenario_.clients.end(),
+                                     [=](const ClientPlan& c) { return c.number == number; });
+    if (num_kills > 3 * client->num_choices * (owner_ + num_others)) {
+      report_->Violation(absl::StrCat("poison: client ", number, " killed ", num_kills, " ranks"));
+    }
+  }
+  Kill(rank, "poison");
 }
 
 // All shards get through, or none.
@@ -444,6 +466,7 @@ void RankFleet::Kill(uint32_t rank, const char* why) {
   Process& process = processes_[rank];
   if (!process.is_alive) return;
   report_->Note(queue_->now(), "rank ", rank, " is killed by ", why);
+  ++num_disturbances_;
   const uint64_t epoch = process.epoch;
   process.is_alive = false;
   if (random_.OneIn(2)) links_[rank].lost_instance = process.instance;
@@ -487,24 +510,49 @@ void RankFleet::Thaw(uint32_t rank) {
   Advance();
 }
 
+void RankFleet::Freeze(uint32_t rank, absl::Duration duration) {
+  Process& process = processes_[rank];
+  if (!process.is_alive || process.is_frozen) return;
+  report_->Note(queue_->now(), "rank ", rank, " is frozen");
+  process.is_frozen = true;
+  const auto still_frozen = [this, rank, instance = process.instance] {
+    const Process& now = processes_[rank];
+    return now.is_alive && now.is_frozen && now.instance == instance;
+  };
+  if (duration != absl::InfiniteDuration()) {
+    queue_->After(duration, [=, this] {
+      if (still_frozen()) Thaw(rank);
+    });
+  }
+  queue_->After(kKeepalive, [=, this] {
+    if (still_frozen()) LoseContact(rank);
+  });
+}
+
 void RankFleet::Cut(uint32_t rank, absl::Duration duration) {
   links_[rank].cut_until = queue_->now() + duration;
   if (duration <= kKeepalive) return;
   queue_->After(kKeepalive, [this, rank] {
-    if (!is_cut(rank)) return;
-    const absl::Status silent = absl::UnavailableError("keepalive: no answer");
-    const uint64_t stream = std::exchange(links_[rank].stream, 0);
-    if (stream != 0) {
-      PostNow(router::StreamClosed{rank, links_[rank].stream_epoch, silent});
-      AtProcess(rank, queue_->now() + Milliseconds(1),
-                [this, rank, stream] { HandleStreamEnd(rank, stream); });
-    }
-    FailCallsOf(rank, next_id_, silent);
+    if (is_cut(rank)) LoseContact(rank);
   });
+}
+
+// Pings are not answered: to both sides the connection is gone.
+void RankFleet::LoseContact(uint32_t rank) {
+  const absl::Status silent = absl::UnavailableError("keepalive: no answer");
+  const uint64_t stream = std::exchange(links_[rank].stream, 0);
+  if (stream != 0) {
+    PostNow(router::StreamClosed{rank, links_[rank].stream_epoch, silent});
+    AtProcess(rank, queue_->now() + Milliseconds(1),
+              [this, rank, stream] { HandleStreamEnd(rank, stream); });
+  }
+  FailCallsOf(rank, next_id_, silent);
 }
 
 void RankFleet::Apply(const Fault& fault) {
   Process& process = processes_[fault.rank];
+  // Slow steps may miss their deadline again and again.
+  num_disturbances_ += fault.kind == Fault::Kind::kSlow ? 10 : 1;
   switch (fault.kind) {
     case Fault::Kind::kImpostor:
       // One at a time: a new router would take the word of all for what the model is.
@@ -516,13 +564,7 @@ void RankFleet::Apply(const Fault& fault) {
     case Fault::Kind::kKill:
       return Kill(fault.rank, "the scenario");
     case Fault::Kind::kFreeze:
-      if (!process.is_alive || process.is_frozen) return;
-      report_->Note(queue_->now(), "rank ", fault.rank, " is frozen");
-      process.is_frozen = true;
-      queue_->After(fault.duration, [this, rank = fault.rank, instance = process.instance] {
-        if (processes_[rank].is_alive && processes_[rank].instance == instance) Thaw(rank);
-      });
-      return;
+      return Freeze(fault.rank, fault.duration);
     case Fault::Kind::kSlow:
       process.slow_until = queue_->now() + fault.duration;
       return;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,7 @@ namespace shoal::simulation {
 struct SentStep {
   uint64_t epoch = 0;
   router::StepPlan plan;
-  bool kills = false;  // it computes a poison request
+  std::set<uint32_t> killers;  // clients whose poison requests it computes
 };
 
 // The ranks of one worker group, the network between them and the router, and a supervisor that
@@ -57,6 +58,8 @@ class RankFleet {
   uint32_t num_ranks() const { return static_cast<uint32_t>(processes_.size()); }
   // Whether every rank lives and answers, and nothing that was asked is open.
   bool is_calm() const;
+  // How often something happened that may lose a group: no more losses are its router's due.
+  uint64_t num_disturbances() const { return num_disturbances_; }
 
  private:
   struct Process {  // one rank's, of this moment
@@ -131,6 +134,9 @@ class RankFleet {
   void EndRun(uint32_t first, uint64_t run);
   void Reply(uint32_t rank, const SentStep& step);
 
+  void Poison(uint32_t rank, const SentStep& step);
+  void Freeze(uint32_t rank, absl::Duration duration);
+  void LoseContact(uint32_t rank);
   void Start(uint32_t rank);
   void Kill(uint32_t rank, const char* why);
   void Thaw(uint32_t rank);
@@ -146,7 +152,9 @@ class RankFleet {
   uint64_t owner_ = 0;
   Post post_;
   std::map<uint64_t, Call> calls_;
-  uint64_t next_id_ = 1;  // of calls, streams, runs, instances
+  uint64_t num_disturbances_ = 0;
+  std::map<uint32_t, uint64_t> num_poisonings_;  // by client
+  uint64_t next_id_ = 1;                         // of calls, streams, runs, instances
 };
 
 }  // namespace shoal::simulation

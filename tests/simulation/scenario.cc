@@ -111,6 +111,9 @@ Fault MakeFault(uint64_t seed, uint32_t number, uint32_t num_ranks) {
   fault.rank = random.Below(num_ranks);
   fault.duration = random.OneIn(2) ? random.Between(Milliseconds(1), Milliseconds(100))
                                    : random.Between(Milliseconds(100), Seconds(3));
+  if (fault.kind == Fault::Kind::kFreeze && random.OneIn(3)) {
+    fault.duration = absl::InfiniteDuration();
+  }
   return fault;
 }
 

@@ -26,7 +26,7 @@ struct ClientPlan {
 struct Fault {
   enum class Kind {
     kKill,            // kill -9 of a rank
-    kFreeze,          // SIGSTOP, and SIGCONT after `duration`
+    kFreeze,          // SIGSTOP, and SIGCONT after `duration`, if that is finite
     kSlow,            // steps take ten times as long, for `duration`
     kCut,             // no message passes between router and rank, for `duration`
     kWrongStateHash,  // in the rank's next answer

@@ -9,6 +9,13 @@ namespace shoal::simulation {
 
 using router::Group;
 
+namespace {
+
+// For what a router is to do at a certain time.
+constexpr absl::Duration kGrace = absl::Milliseconds(50);
+
+}  // namespace
+
 SimulatedRouter::SimulatedRouter(const Scenario* scenario, EventQueue* queue, RankFleet* fleet,
                                  ClientLedger* ledger, Report* report, uint64_t owner,
                                  Callbacks callbacks)
@@ -38,7 +45,6 @@ SimulatedRouter::~SimulatedRouter() {
   fleet_->Disconnect();
   Tally& tally = report_->tally();
   tally.num_steps += control_.counters().num_steps;
-  tally.num_losses += control_.group().num_losses();
   if (control_.scheduler() == nullptr) return;
   tally.num_preemptions += control_.scheduler()->stats().num_preemptions;
   tally.num_prefix_hits += control_.scheduler()->stats().num_prefix_hits;
@@ -108,6 +114,11 @@ void SimulatedRouter::Loop() {
       scheduler->num_plans_in_flight() == 0) {
     Violation("order: there is work, the group is ready, and no plan is made");
   }
+  const absl::Duration given_up = scenario_.options.group.recovery_timeout + kGrace;
+  if (control_.group().state() != Group::State::kReady && ledger_->num_live() > 0 &&
+      now() > unready_since_ + given_up) {
+    Violation("terminal: requests wait for a group beyond the recovery timeout");
+  }
   const absl::Time next = control_.NextDeadline();
   if (next <= now()) {
     Violation("idle: the control wants to be called again at once");
@@ -176,7 +187,8 @@ void SimulatedRouter::Handle(const router::GroupEvent& event) {
   if (const auto* reply = std::get_if<router::StepReplied>(&event)) {
     is_complete = NoteReply(*reply);
   } else if (const auto* opened = std::get_if<router::StreamOpened>(&event)) {
-    if (opened->epoch == joined_epoch_) opened_.insert(opened->rank);
+    const bool is_over = opened->epoch == aborted_epoch_;
+    if (opened->epoch == joined_epoch_ && !is_over) opened_.insert(opened->rank);
   } else if (const auto* answered = std::get_if<router::RankAnswered>(&event)) {
     highest_epochs_[answered->rank] = answered->info.highest_epoch;
   }
@@ -218,6 +230,10 @@ void SimulatedRouter::NoteState() {
         const bool is_known = std::find(lost.begin(), lost.end(), row.stream) != lost.end();
         if (row.is_live() && !is_known) lost.push_back(row.stream);
       }
+    }
+    if (++report_->tally().num_losses > fleet_->num_disturbances()) {
+      Violation(
+          absl::StrCat("epoch: the group is lost without cause: ", group.last_failure().message()));
     }
     ledger_->OnLoss(lost);
     sent_.clear();
@@ -276,9 +292,10 @@ void SimulatedRouter::CarryOut(const router::JoinRank& action) {
     if (action.epoch <= highest) {
       Violation(absl::StrCat("epoch: ", action.epoch, " after ", highest));
     }
+    if (!opened_.empty()) Violation("epoch: ranks were not told that the last one is over");
     joined_epoch_ = action.epoch;
-    opened_.clear();
     slots_.clear();
+    block_salts_.clear();
   }
   fleet_->Join(action.rank, action.epoch);
 }
@@ -290,6 +307,7 @@ void SimulatedRouter::CarryOut(const router::OpenStream& action) {
 
 void SimulatedRouter::CarryOut(const router::AbortRank& action) {
   if (action.epoch == joined_epoch_) opened_.clear();
+  aborted_epoch_ = action.epoch;
   fleet_->Abort(action.rank, action.epoch);
 }
 
@@ -309,16 +327,11 @@ void SimulatedRouter::CarryOut(const router::SendStep& action) {
 }
 
 SimulatedRouter::Sent SimulatedRouter::Watch(const router::SendStep& action) {
-  auto step = std::make_shared<SentStep>(SentStep{.epoch = action.epoch, .plan = action.plan});
+  auto step = std::make_shared<SentStep>(
+      SentStep{.epoch = action.epoch, .plan = action.plan, .killers = {}});
   Sent sent;
   for (const uint32_t slot : action.plan.ended_slots) slots_.erase(slot);
-  for (const router::SequenceStart& start : action.plan.starts) {
-    Stream* stream = ledger_->of(static_cast<uint32_t>(start.sampling.seed), start.sampling.choice);
-    if (stream->id == 0) Violation("plan: a sequence starts that has ended");
-    ledger_->CheckOrder(*stream);
-    stream->was_started = true;
-    slots_[start.slot] = {stream, stream->id};
-  }
+  for (const router::SequenceStart& start : action.plan.starts) WatchStart(start);
   for (const router::StepRow& row : action.plan.rows) {
     const auto occupant = slots_.find(row.slot);
     if (occupant == slots_.end()) {
@@ -326,7 +339,9 @@ SimulatedRouter::Sent SimulatedRouter::Watch(const router::SendStep& action) {
       continue;
     }
     if (!occupant->second.is_live()) Violation("plan: a row of a sequence that has ended");
-    step->kills = step->kills || occupant->second.stream->client->is_poison;
+    const ClientPlan& client = *occupant->second.stream->client;
+    if (client.is_poison) step->killers.insert(client.number);
+    for (const uint32_t block : row.new_block_ids) block_salts_[block] = client.request.cache_salt;
     sent.rows.push_back(occupant->second);
   }
   report_->Mark(action.plan.state_hash);
@@ -335,6 +350,21 @@ SimulatedRouter::Sent SimulatedRouter::Watch(const router::SendStep& action) {
        " rows, ", action.plan.starts.size(), " starts");
   sent.step = std::move(step);
   return sent;
+}
+
+void SimulatedRouter::WatchStart(const router::SequenceStart& start) {
+  Stream* stream = ledger_->of(static_cast<uint32_t>(start.sampling.seed), start.sampling.choice);
+  if (stream->id == 0) Violation("plan: a sequence starts that has ended");
+  ledger_->CheckOrder(*stream);
+  stream->was_started = true;
+  slots_[start.slot] = {stream, stream->id};
+  const std::string& salt = stream->request.cache_salt;
+  const uint32_t num_cached = start.num_cached_tokens / scenario_.options.scheduler.block_size;
+  for (uint32_t i = 0; i < start.block_ids.size(); ++i) {
+    std::string& of_block = block_salts_[start.block_ids[i]];
+    if (i < num_cached && of_block != salt) Violation("blocks: a cache hit in another's salt");
+    of_block = salt;
+  }
 }
 
 void SimulatedRouter::CheckIdle() {

@@ -81,6 +81,7 @@ class SimulatedRouter {
   void CarryOut(const router::AbortRank& action);
   void CarryOut(const router::ReplaceRank& action);
   Sent Watch(const router::SendStep& action);
+  void WatchStart(const router::SequenceStart& start);
   bool may_be_unavailable() const;
   void Violation(std::string what) { report_->Violation(std::move(what)); }
   absl::Time now() const { return queue_->now(); }
@@ -108,10 +109,12 @@ class SimulatedRouter {
   uint64_t next_id_;
 
   std::vector<router::ControlAction> actions_;
-  std::deque<Sent> sent_;               // of the epoch, not committed
-  std::map<uint32_t, Occupant> slots_;  // of the epoch
-  std::set<uint32_t> opened_;           // ranks, of the epoch
+  std::deque<Sent> sent_;                        // of the epoch, not committed
+  std::map<uint32_t, Occupant> slots_;           // of the epoch
+  std::map<uint32_t, std::string> block_salts_;  // of the epoch: whose tokens a block has
+  std::set<uint32_t> opened_;                    // ranks, of the epoch
   uint64_t joined_epoch_ = 0;
+  uint64_t aborted_epoch_ = 0;
   std::map<uint32_t, uint64_t> highest_epochs_;  // that each rank told last
   uint64_t num_losses_ = 0;
   absl::Time unready_since_;
