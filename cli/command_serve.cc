@@ -108,6 +108,16 @@ absl::Duration DrainTimeout(const std::vector<std::string>& router_args) {
   return absl::Seconds(seconds);
 }
 
+// Returns only on failure, with the exit code.
+int BecomeWorker(std::vector<std::string> args) {
+  args.insert(args.begin(), PathOf("shoal-worker"));
+  std::vector<char*> argv;
+  for (std::string& arg : args) argv.push_back(arg.data());
+  argv.push_back(nullptr);
+  execv(argv[0], argv.data());
+  return Fail(kExitRuntime, absl::StrCat("cannot start ", args[0], ": ", strerror(errno)));
+}
+
 }  // namespace
 
 int RunServe(const ServeFlags& flags) {
@@ -164,15 +174,16 @@ int RunServe(const ServeFlags& flags) {
 }
 
 int RunGraph(const GraphFlags& flags) {
-  std::vector<std::string> all = {
-      PathOf("shoal-worker"),  "graph", flags.model, "--tp", absl::StrCat(flags.tp), "--rank",
-      absl::StrCat(flags.rank)};
-  all.insert(all.end(), flags.args.begin(), flags.args.end());
-  std::vector<char*> argv;
-  for (const std::string& arg : all) argv.push_back(const_cast<char*>(arg.c_str()));
-  argv.push_back(nullptr);
-  execv(argv[0], argv.data());
-  return Fail(kExitRuntime, absl::StrCat("cannot start ", all[0], ": ", strerror(errno)));
+  std::vector<std::string> args = {
+      "graph", flags.model, "--tp", absl::StrCat(flags.tp), "--rank", absl::StrCat(flags.rank)};
+  args.insert(args.end(), flags.args.begin(), flags.args.end());
+  return BecomeWorker(std::move(args));
+}
+
+int RunPlan(const std::vector<std::string>& args) {
+  std::vector<std::string> all = {"plan"};
+  all.insert(all.end(), args.begin(), args.end());
+  return BecomeWorker(std::move(all));
 }
 
 }  // namespace shoal::cli

@@ -32,4 +32,7 @@ int RunServe(const ServeFlags& flags);
 // Becomes `shoal-worker graph`. Returns only on failure, with the exit code.
 int RunGraph(const GraphFlags& flags);
 
+// Becomes `shoal-worker plan` with `args`. Likewise.
+int RunPlan(const std::vector<std::string>& args);
+
 }  // namespace shoal::cli

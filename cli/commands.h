@@ -19,11 +19,16 @@ struct CancelFlags {
   std::string reason;
 };
 
+struct PlanFlags {
+  std::vector<std::string> args;  // as `shoal-worker plan` has them
+};
+
 // What every command was given. Lives as long as the program.
 struct AllFlags {
   SessionFlags session;
   ServeFlags serve;
   GraphFlags graph;
+  PlanFlags plan;
   GenerateFlags generate;
   ChatFlags chat;
   TokenizeFlags tokenize;
@@ -36,7 +41,7 @@ struct AllFlags {
 };
 
 // The commands of each family, added to `root`. `flags` outlives it.
-std::vector<Command> AddLocalCommands(CLI::App* root, AllFlags* flags);      // serve, graph
+std::vector<Command> AddLocalCommands(CLI::App* root, AllFlags* flags);      // serve, graph, plan
 std::vector<Command> AddInferenceCommands(CLI::App* root, AllFlags* flags);  // generate, chat, ...
 std::vector<Command> AddClusterCommands(CLI::App* root, AllFlags* flags);    // models, status, ...
 

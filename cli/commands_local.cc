@@ -95,10 +95,45 @@ Command AddGraph(CLI::App* root, GraphFlags* flags) {
           }};
 }
 
+// As AddGraph: shoal-worker checks what is in the options.
+Command AddPlan(CLI::App* root, PlanFlags* flags) {
+  CLI::App* app = root->add_subcommand(
+      "plan",
+      "what each rank of a model would take and how much context fits, without a cluster;\n"
+      "exit 1, with what to change, if it does not fit");
+  PassOption(app, "MODEL", "GGUF file", [flags](const std::string& value) {
+    flags->args.push_back(value);
+  })->required();
+  const auto pass = [&](const std::string& name, const std::string& as, const std::string& help) {
+    return PassOption(app, name, help, [flags, as](const std::string& value) {
+      flags->args.push_back(as);
+      flags->args.push_back(value);
+    });
+  };
+  pass("--tp,--tensor-parallel-size", "--tp", "ranks that share the model [1]")
+      ->check(Within(1, 8));
+  pass("--device-memory", "--device-memory",
+       "of each rank's device; 0: the ranks share what this machine has available [0]")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false).description("SIZE"));
+  pass("--max-batch-tokens", "--max-batch-tokens", "tokens of one step [512]")
+      ->check(Within(1, 65536));
+  pass("--max-batch-seqs", "--max-batch-seqs", "sequences of one step [64]")
+      ->check(Within(1, 4096));
+  pass("--max-seq-len", "--max-seq-len", "tokens of prompt and output; 0: the model's context [0]")
+      ->check(Within(0, UINT32_MAX, "N"));
+  pass("--kv-cache-bytes", "--kv-cache-bytes", "of each rank; 0: what fits, see serve [0]")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false).description("SIZE"));
+  pass("--kv-cache-dtype", "--kv-cache-dtype", "[f16]")
+      ->check(CLI::IsMember({"f16", "bf16", "int8", "f32"}));
+  pass("-o,--output", "--output", "[table]")->check(CLI::IsMember({"table", "json"}));
+  return {app, [flags] { return RunPlan(flags->args); }};
+}
+
 }  // namespace
 
 std::vector<Command> AddLocalCommands(CLI::App* root, AllFlags* flags) {
-  return {AddServe(root, &flags->serve), AddGraph(root, &flags->graph)};
+  return {AddServe(root, &flags->serve), AddGraph(root, &flags->graph),
+          AddPlan(root, &flags->plan)};
 }
 
 }  // namespace shoal::cli

@@ -23,7 +23,9 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/quant/kv_type.h"
 #include "model/graph/describe.h"
+#include "worker/engine/plan_report.h"
 #include "worker/execute_loop.h"
 #include "worker/rank_service.h"
 
@@ -146,6 +148,49 @@ int DescribeGraph(const Flags& flags) {
   return 0;
 }
 
+struct PlanFlags {
+  std::string model;
+  std::string kv_cache_dtype = "f16";
+  std::string format = "table";
+  uint64_t kv_cache_bytes = 0;
+  uint64_t device_memory = 0;
+  RankModel::Options options;
+};
+
+CLI::App* AddPlan(CLI::App* app, PlanFlags* flags) {
+  const auto size = CLI::AsSizeValue(/*kb_is_1000=*/false);
+  const auto bytes = CLI::Range(uint64_t{0}, uint64_t{1} << 50);
+  CLI::App* plan = app->add_subcommand("plan", "what each rank would take, without loading");
+  plan->add_option("model", flags->model, "GGUF file")->required();
+  plan->add_option("--tp", flags->options.tp, "tensor parallel size")->check(CLI::Range(1, 8));
+  plan->add_option("--max-batch-tokens", flags->options.max_batch_tokens, "0: 512");
+  plan->add_option("--max-batch-seqs", flags->options.max_batch_seqs, "0: 64");
+  plan->add_option("--max-seq-len", flags->options.max_seq_len, "0: the model's context");
+  plan->add_option("--kv-cache-bytes", flags->kv_cache_bytes, "of each rank; 0: what fits")
+      ->transform(size)
+      ->check(bytes);
+  plan->add_option("--kv-cache-dtype", flags->kv_cache_dtype, "f16, bf16, int8 or f32");
+  plan->add_option("--device-memory", flags->device_memory, "of each rank; 0: this machine's")
+      ->transform(size)
+      ->check(bytes);
+  plan->add_option("-o,--output", flags->format, "table or json")
+      ->check(CLI::IsMember({"table", "json"}));
+  return plan;
+}
+
+int Plan(const PlanFlags& flags) {
+  RankModel::Options options = flags.options;
+  const auto kv_type = kernels::ParseKvType(flags.kv_cache_dtype);
+  if (!kv_type.ok()) return Fail(kv_type.status());
+  options.kv_type = *kv_type;
+  options.kv_bytes = static_cast<int64_t>(flags.kv_cache_bytes);
+  const absl::StatusOr<PlanReport> report =
+      PlanRanks(flags.model, options, static_cast<int64_t>(flags.device_memory));
+  if (!report.ok()) return Fail(report.status());
+  std::cout << (flags.format == "json" ? ToJson(*report) : ToTable(*report));
+  return 0;
+}
+
 int Main(int argc, char** argv) {
   base::RaiseFileLimit();
   google::InitGoogleLogging(argv[0]);
@@ -175,6 +220,8 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"built", "sharded", "fused", "program"}));
   graph->add_option("-o,--output", flags.format, "text or dot")
       ->check(CLI::IsMember({"text", "dot"}));
+  PlanFlags plan_flags;
+  CLI::App* plan = AddPlan(&app, &plan_flags);
   app.require_subcommand(0, 1);
   try {
     app.parse(argc, argv);
@@ -183,6 +230,7 @@ int Main(int argc, char** argv) {
     return code == 0 ? 0 : kExitUsage;
   }
   if (graph->parsed()) return DescribeGraph(flags);
+  if (plan->parsed()) return Plan(plan_flags);
   if (flags.model.empty()) {
     std::cerr << "error: --model is missing: the GGUF file to serve\n";
     return kExitUsage;

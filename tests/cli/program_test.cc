@@ -154,8 +154,9 @@ TEST_F(ProgramTest, WrongUsageIsExitTwoWithTheErrorLast) {
 TEST_F(ProgramTest, HelpAndVersionAreOnStdout) {
   EXPECT_EQ(Run({"--help"}), kExitOk);
   const std::string help = out();
-  for (const char* command : {"serve", "generate", "chat", "tokenize", "detokenize", "models",
-                              "status", "ps", "cancel", "graph", "bench", "health", "version"}) {
+  for (const char* command :
+       {"serve", "generate", "chat", "tokenize", "detokenize", "models", "status", "ps", "cancel",
+        "graph", "plan", "trace", "bench", "health", "version"}) {
     EXPECT_THAT(help, HasSubstr(command));
     EXPECT_EQ(Run({command, "--help"}), kExitOk);
     EXPECT_THAT(out(), HasSubstr("Usage: shoalctl "));

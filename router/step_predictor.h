@@ -1,3 +1,0 @@
-#pragma once
-
-#include "router/control/step_predictor.h"
