@@ -3,16 +3,15 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
+#include "base/control_group.h"
 
 // How many CPUs this process may keep busy. A control group may hold it to a share of their time
 // (Docker's --cpus, Kubernetes' limits): threads above that share are stopped in mid-step for the
@@ -34,65 +33,23 @@ inline std::vector<int> AvailableCpus() {
   return cpus;
 }
 
-namespace internal {
-
-inline std::string ReadFirstLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-// Of one group: quota / period, infinity when there is none.
-inline double QuotaOf(absl::string_view quota, absl::string_view period) {
-  double used = 0, whole = 0;
-  if (!absl::SimpleAtod(quota, &used) || !absl::SimpleAtod(period, &whole) || used <= 0 ||
-      whole <= 0) {
-    return std::numeric_limits<double>::infinity();  // "max", -1, no such file
-  }
-  return used / whole;
-}
-
-// The smallest along the path from the group up to its hierarchy's root. In a container the path is
-// the host's and only the root is there.
-template <typename ReadQuota>
-double SmallestQuota(absl::string_view mount, absl::string_view group, const ReadQuota& read) {
-  double smallest = read(std::string(mount));
-  for (std::string path(group); path.size() > 1; path.resize(path.rfind('/'))) {
-    smallest = std::min(smallest, read(absl::StrCat(mount, path)));
-  }
-  return smallest;
-}
-
-}  // namespace internal
-
-// CPUs' worth of time that the control groups (v2, or v1's cpu controller) leave this process;
-// infinity when they set no limit. `root` is where /proc and /sys are found.
+// CPUs' worth of time that the control groups leave this process; infinity when they set no limit.
+// `root` is where /proc and /sys are found.
 inline double CpuQuota(const std::string& root = "") {
   double smallest = std::numeric_limits<double>::infinity();
-  std::ifstream groups(absl::StrCat(root, "/proc/self/cgroup"));
-  std::string line;
-  while (std::getline(groups, line)) {  // HIERARCHY:CONTROLLERS:PATH
-    const std::vector<std::string> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
-    if (fields.size() != 3 || !absl::StartsWith(fields[2], "/")) continue;
-    if (fields[1].empty()) {
-      smallest = std::min(
-          smallest, internal::SmallestQuota(
-                        absl::StrCat(root, "/sys/fs/cgroup"), fields[2], [](std::string path) {
-                          const std::pair<std::string, std::string> max = absl::StrSplit(
-                              internal::ReadFirstLine(path + "/cpu.max"), absl::MaxSplits(' ', 1));
-                          return internal::QuotaOf(max.first, max.second);
-                        }));
+  for (const ControlGroup& group : ControlGroupsOf("cpu", root)) {
+    std::string quota = group.Read("cpu.cfs_quota_us");
+    std::string period = group.Read("cpu.cfs_period_us");
+    if (group.is_v2) {
+      const std::pair<std::string, std::string> max =
+          absl::StrSplit(group.Read("cpu.max"), absl::MaxSplits(' ', 1));
+      std::tie(quota, period) = max;
     }
-    for (const absl::string_view controller : absl::StrSplit(fields[1], ',')) {
-      if (controller != "cpu") continue;
-      smallest = std::min(
-          smallest, internal::SmallestQuota(
-                        absl::StrCat(root, "/sys/fs/cgroup/cpu"), fields[2], [](std::string path) {
-                          return internal::QuotaOf(
-                              internal::ReadFirstLine(path + "/cpu.cfs_quota_us"),
-                              internal::ReadFirstLine(path + "/cpu.cfs_period_us"));
-                        }));
+    double used = 0, whole = 0;
+    // "max", -1 or no such file: no limit.
+    if (absl::SimpleAtod(quota, &used) && absl::SimpleAtod(period, &whole) && used > 0 &&
+        whole > 0) {
+      smallest = std::min(smallest, used / whole);
     }
   }
   return smallest;

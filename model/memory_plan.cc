@@ -4,8 +4,10 @@
 #include <fstream>
 #include <limits>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/control_group.h"
 
 namespace shoal::model {
 namespace {
@@ -21,15 +23,33 @@ std::string Parts(const MemoryDemand& demand) {
                       Mib(demand.constant_bytes), ", workspace ", Mib(demand.workspace_bytes));
 }
 
-// A number in a file of the kernel's; -1 if there is none ("max").
-int64_t ReadNumber(const std::string& path) {
-  std::ifstream file(path);
-  int64_t number = -1;
-  return file >> number ? number : -1;
+// Of a line "KEY NUMBER" in one of the group's files; 0 if there is none.
+int64_t ReadStat(const base::ControlGroup& group, absl::string_view file, absl::string_view key) {
+  std::ifstream stream(absl::StrCat(group.path, "/", file));
+  std::string name;
+  int64_t value = 0;
+  while (stream >> name >> value) {
+    if (name == key) return value;
+  }
+  return 0;
 }
 
-int64_t ReadMemAvailable() {
-  std::ifstream file("/proc/meminfo");
+// What one group has left; -1 if it has no limit. File pages that nobody uses are given back when
+// memory is wanted: a model that was just read must not count as taken.
+int64_t ReadGroupMemory(const base::ControlGroup& group) {
+  int64_t max = 0, used = 0;
+  if (!absl::SimpleAtoi(group.Read(group.is_v2 ? "memory.max" : "memory.limit_in_bytes"), &max) ||
+      !absl::SimpleAtoi(group.Read(group.is_v2 ? "memory.current" : "memory.usage_in_bytes"),
+                        &used)) {
+    return -1;
+  }
+  const int64_t unused =
+      ReadStat(group, "memory.stat", group.is_v2 ? "inactive_file" : "total_inactive_file");
+  return std::max<int64_t>(max - std::max<int64_t>(used - unused, 0), 1);
+}
+
+int64_t ReadMemAvailable(const std::string& root) {
+  std::ifstream file(root + "/proc/meminfo");
   std::string key;
   int64_t kib = 0;
   std::string unit;
@@ -107,13 +127,11 @@ std::string ToText(const MemoryPlan& plan) {
                       " bytes), total ", Mib(plan.total_bytes()));
 }
 
-int64_t ReadAvailableMemory() {
-  int64_t available = ReadMemAvailable();
-  const int64_t max = ReadNumber("/sys/fs/cgroup/memory.max");
-  const int64_t used = ReadNumber("/sys/fs/cgroup/memory.current");
-  if (max >= 0 && used >= 0) {
-    const int64_t left = std::max<int64_t>(max - used, 1);
-    available = available == 0 ? left : std::min(available, left);
+int64_t ReadAvailableMemory(const std::string& root) {
+  int64_t available = ReadMemAvailable(root);
+  for (const base::ControlGroup& group : base::ControlGroupsOf("memory", root)) {
+    const int64_t left = ReadGroupMemory(group);
+    if (left > 0) available = available == 0 ? left : std::min(available, left);
   }
   return available;
 }

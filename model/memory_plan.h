@@ -47,8 +47,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryDemand& demand, const MemoryLi
 
 std::string ToText(const MemoryPlan& plan);
 
-// What the kernel says this process could still take: /proc/meminfo's MemAvailable, or what its
-// control group (v2) leaves, whichever is less. 0: unknown.
-int64_t ReadAvailableMemory();
+// What this process could still take: /proc/meminfo's MemAvailable, or what its control groups
+// leave, whichever is less. 0: unknown. `root` is where /proc and /sys are found.
+int64_t ReadAvailableMemory(const std::string& root = "");
 
 }  // namespace shoal::model

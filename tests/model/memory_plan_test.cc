@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 namespace shoal::model {
@@ -87,6 +90,56 @@ TEST(MemoryPlanTest, UnknownMemoryRefusesNothing) {
   const auto plan = PlanMemory(kDemand, {.max_batch_seqs = 1024, .max_seq_len = 1 << 20});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->num_blocks, 1024 * 65536);
+}
+
+// A folder with the files of /proc and /sys that are looked at. 1000 MiB of memory.
+class AvailableMemoryTest : public testing::Test {
+ protected:
+  AvailableMemoryTest() {
+    std::string pattern = testing::TempDir() + "memory.XXXXXX";
+    root_ = mkdtemp(pattern.data());
+    Write("/proc/meminfo", "MemTotal: 4096000 kB\nMemAvailable: 1024000 kB\n");
+  }
+  ~AvailableMemoryTest() override { std::filesystem::remove_all(root_); }
+
+  void Write(const std::string& path, const std::string& text) {
+    const std::filesystem::path file = root_ + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text << "\n";
+  }
+  int64_t Mib() { return ReadAvailableMemory(root_) / kMiB; }
+
+  std::string root_;
+};
+
+TEST_F(AvailableMemoryTest, IsTheMachinesWithoutLimits) {
+  EXPECT_EQ(Mib(), 1000);
+  Write("/proc/self/cgroup", "0::/pod");
+  Write("/sys/fs/cgroup/pod/memory.max", "max");
+  Write("/sys/fs/cgroup/pod/memory.current", "1");
+  EXPECT_EQ(Mib(), 1000);
+}
+
+TEST_F(AvailableMemoryTest, IsWhatTheNarrowestGroupLeavesAndUnusedFilePagesAreFree) {
+  Write("/proc/self/cgroup", "0::/pods/one");
+  Write("/sys/fs/cgroup/pods/memory.max", std::to_string(500 * kMiB));
+  Write("/sys/fs/cgroup/pods/memory.current", std::to_string(200 * kMiB));
+  EXPECT_EQ(Mib(), 300);
+  Write("/sys/fs/cgroup/pods/memory.stat",
+        "anon 1\ninactive_file " + std::to_string(150 * kMiB) + "\nactive_file 7");
+  EXPECT_EQ(Mib(), 450);
+  Write("/sys/fs/cgroup/pods/one/memory.max", std::to_string(100 * kMiB));
+  Write("/sys/fs/cgroup/pods/one/memory.current", std::to_string(99 * kMiB));
+  EXPECT_EQ(Mib(), 1);
+}
+
+TEST_F(AvailableMemoryTest, KnowsTheFirstVersionOfControlGroups) {
+  Write("/proc/self/cgroup", "4:memory:/docker/x\n1:cpu:/");
+  Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", std::to_string(300 * kMiB));
+  Write("/sys/fs/cgroup/memory/memory.usage_in_bytes", std::to_string(250 * kMiB));
+  Write("/sys/fs/cgroup/memory/memory.stat",
+        "inactive_file 1\ntotal_inactive_file " + std::to_string(50 * kMiB));
+  EXPECT_EQ(Mib(), 100);
 }
 
 TEST(MemoryPlanTest, ReadsTheMachinesMemory) {
