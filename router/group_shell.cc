@@ -22,12 +22,12 @@ constexpr absl::Duration kMaxProbeTimeout = absl::Seconds(5);
 
 GroupShell::GroupShell(GroupShellOptions options)
     : options_(std::move(options)),
-      group_(options_.group),
+      control_({.group = options_.group, .scheduler = options_.scheduler}),
       start_(options_.clock()),
       tracer_(options_.addresses, options_.token, &recorder_),
       readiness_(absl::UnavailableError("the worker group is starting")) {
-  CHECK_EQ(options_.addresses.size(), group_.num_ranks());
-  for (uint32_t rank = 0; rank < group_.num_ranks(); ++rank) {
+  CHECK_EQ(options_.addresses.size(), control_.group().num_ranks());
+  for (uint32_t rank = 0; rank < control_.group().num_ranks(); ++rank) {
     RankLink::Options link{.rank = rank,
                            .address = options_.addresses[rank],
                            .load = options_.load,
@@ -122,13 +122,16 @@ void GroupShell::Finish(uint64_t id) {
 // --- The thread. ---
 
 void GroupShell::Run() {
-  Perform(group_.Start(options_.clock()));
+  control_.Start(options_.clock());
+  CarryOut();
   while (true) {
-    loop_.RunFor(NextDeadline() - options_.clock());
+    loop_.RunFor(control_.NextDeadline() - options_.clock());
     ShellInbox::Contents contents = inbox_.Take();
     const bool stops = contents.stops;
     HandleInbox(std::move(contents));
-    HandleTimers();
+    control_.OnTimer(options_.clock());
+    CarryOut();
+    NoteGroupState();
     HandleGroupEvents();
     if (stops) break;
     PlanNextSteps();
@@ -139,21 +142,16 @@ void GroupShell::Run() {
   ShutDown();
 }
 
-absl::Time GroupShell::NextDeadline() const {
-  const absl::Time next = std::min(group_.NextDeadline(), plan_at_);
-  return scheduler_.has_value() ? std::min(next, scheduler_->NextDeadline()) : next;
-}
-
 void GroupShell::HandleInbox(ShellInbox::Contents contents) {
   for (ShellInbox::Submission& submission : contents.submissions) {
     HandleSubmission(std::move(submission));
   }
   for (const ShellInbox::Ending& ending : contents.endings) {
-    if (!scheduler_.has_value()) continue;
     if (ending.is_cancel) {
-      QueueEvents(scheduler_->Cancel(options_.clock(), ending.id, ending.reason));
+      control_.Cancel(options_.clock(), ending.id, ending.reason);
+      CarryOut();
     } else {
-      scheduler_->Finish(ending.id);
+      control_.Finish(ending.id);
       num_finished_ += sinks_.erase(ending.id);
     }
   }
@@ -162,7 +160,7 @@ void GroupShell::HandleInbox(ShellInbox::Contents contents) {
 void GroupShell::HandleSubmission(ShellInbox::Submission submission) {
   std::vector<uint64_t> ids;
   for (const Request& request : submission.sequences) ids.push_back(request.id);
-  const absl::Status status = TrySubmit(std::move(submission.sequences));
+  const absl::Status status = control_.Submit(options_.clock(), std::move(submission.sequences));
   if (status.ok()) {
     for (const uint64_t id : ids) sinks_.emplace(id, submission.sink);
   } else {
@@ -171,53 +169,52 @@ void GroupShell::HandleSubmission(ShellInbox::Submission submission) {
   outgoing_.push_back({std::move(submission.sink), status});
 }
 
-absl::Status GroupShell::TrySubmit(std::vector<Request> sequences) {
-  if (!scheduler_.has_value() || !group_.accepts_requests()) {
-    return absl::UnavailableError(
-        absl::StrCat("no worker group is ready: ", group_.last_failure().message()));
-  }
-  const absl::Time now = options_.clock();
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    const absl::Status status = scheduler_->Submit(now, sequences[i]);
-    if (status.ok()) continue;
-    // All or none.
-    for (size_t j = 0; j < i; ++j) scheduler_->Finish(sequences[j].id);
-    return status;
-  }
-  return absl::OkStatus();
-}
-
-void GroupShell::HandleTimers() {
-  const absl::Time now = options_.clock();
-  if (scheduler_.has_value() && now >= scheduler_->NextDeadline()) {
-    QueueEvents(scheduler_->Expire(now));
-  }
-  if (now >= group_.NextDeadline()) group_events_.push_back(TimerFired{});
-}
-
 void GroupShell::HandleGroupEvents() {
   while (!group_events_.empty()) {
     const GroupEvent event = std::move(group_events_.front());
     group_events_.pop_front();
-    const Group::State before = group_.state();
-    Perform(group_.OnEvent(options_.clock(), event));
-    if (group_.state() == before) continue;
-    if (group_.state() == Group::State::kReady) {
-      LOG(INFO) << "the worker group is ready, epoch " << group_.epoch();
-      if (!scheduler_.has_value() && fatal_.ok()) fatal_ = MakeModelAndScheduler();
-    } else if (before == Group::State::kReady) {
-      LOG(WARNING) << "the worker group is lost";
-    }
+    HandleGroupEvent(event);
   }
   LogNewFailure();
+}
+
+void GroupShell::HandleGroupEvent(const GroupEvent& event) {
+  const uint64_t num_steps = control_.counters().num_steps;
+  const int64_t begin_ns = base::UnixNanos();
+  control_.OnGroupEvent(options_.clock(), event);
+  if (control_.counters().num_steps > num_steps) {
+    const SentPlan plan = sent_plans_.front();
+    sent_plans_.pop_front();
+    recorder_.BeginStep(plan.step);
+    recorder_.Add(StepTracer::kPlan, plan.begin_ns, plan.sent_ns);
+    recorder_.Add(StepTracer::kInFlight, plan.sent_ns, begin_ns);
+    recorder_.Add(StepTracer::kCommit, begin_ns, base::UnixNanos());
+    recorder_.EndStep();
+  }
+  CarryOut();
+  NoteGroupState();
+}
+
+// The group may have been lost by the last call, or be ready.
+void GroupShell::NoteGroupState() {
+  const Group& group = control_.group();
+  if (group.num_losses() != num_losses_) {
+    LOG(WARNING) << "the worker group is lost";
+    num_losses_ = group.num_losses();
+    sent_plans_.clear();
+  }
+  if (group.state() != Group::State::kReady || group.epoch() == ready_epoch_) return;
+  LOG(INFO) << "the worker group is ready, epoch " << group.epoch();
+  ready_epoch_ = group.epoch();
+  if (model() == nullptr && fatal_.ok()) fatal_ = MakeModel();
 }
 
 // Attempts to come back may fail for long, each in the same way: that is said once. Ranks that
 // start with the router answer a little later, which is no failure yet.
 void GroupShell::LogNewFailure() {
-  const absl::Status& failure = group_.last_failure();
+  const absl::Status& failure = control_.group().last_failure();
   const absl::Duration age = options_.clock() - start_;
-  const bool is_awaited = !scheduler_.has_value() && absl::IsUnavailable(failure);
+  const bool is_awaited = control_.scheduler() == nullptr && absl::IsUnavailable(failure);
   if (is_awaited && age < kQuietStart) return;
   const bool is_warning = !is_awaited || age >= kPatientStart;
   if (failure == logged_failure_ && is_warning == logged_as_warning_) return;
@@ -231,10 +228,11 @@ void GroupShell::LogNewFailure() {
   }
 }
 
-void GroupShell::Perform(const std::vector<GroupAction>& actions) {
-  for (const GroupAction& action : actions) {
+void GroupShell::CarryOut() {
+  for (const ControlAction& action : control_.TakeActions()) {
     std::visit([this](const auto& concrete) { Perform(concrete); }, action);
   }
+  QueueEvents(control_.TakeEvents());
 }
 
 void GroupShell::Perform(const ProbeRank& action) {
@@ -255,59 +253,19 @@ void GroupShell::Perform(const OpenStream& action) {
   links_[action.rank]->OpenStream(action.epoch);
 }
 
-void GroupShell::Perform(const SendPlan& action) {
-  for (const auto& link : links_) link->Send(plan_bytes_);
-  plan_bytes_.Clear();
+void GroupShell::Perform(const SendStep& action) {
+  ToProto(action.plan, {.owner_id = options_.owner_id, .counter = action.epoch}, &plan_message_);
+  const grpc::ByteBuffer bytes = SerializePlan(plan_message_);
+  for (const auto& link : links_) link->Send(bytes);
+  sent_plans_.push_back(
+      {.step = action.plan.step, .begin_ns = plan_begin_ns_, .sent_ns = base::UnixNanos()});
 }
 
 void GroupShell::Perform(const AbortRank& action) {
-  links_[action.rank]->Abort(action.epoch, std::string(group_.last_failure().message()));
+  links_[action.rank]->Abort(action.epoch, std::string(control_.group().last_failure().message()));
 }
 
-void GroupShell::Perform(const CommitPlan& action) {
-  const int64_t begin_ns = base::UnixNanos();
-  const absl::Time now = options_.clock();
-  absl::StatusOr<std::vector<Event>> events = scheduler_->CommitStep(now, action.result);
-  if (!events.ok()) {
-    group_events_.push_back(ResultRefused{events.status()});
-    return;
-  }
-  const SentPlan plan = sent_plans_.front();
-  sent_plans_.pop_front();
-  predictor_.Observe(plan.num_tokens, now - std::max(plan.sent, last_commit_));
-  last_commit_ = now;
-  uint64_t num_generated = 0;
-  for (const Event& event : *events) {
-    num_generated += event.token_ids.size();
-    const bool has_stop_token =
-        event.kind == Event::Kind::kFinished && event.outcome.reason == FinishReason::kStopToken;
-    num_generated += has_stop_token ? 1 : 0;
-  }
-  {
-    base::MutexLock lock(&mutex_);
-    ++status_.num_steps;
-    status_.num_prompt_tokens += plan.num_prompt_tokens;
-    status_.num_generated_tokens += num_generated;
-  }
-  QueueEvents(*std::move(events));
-  recorder_.BeginStep(action.result.step);
-  recorder_.Add(StepTracer::kPlan, plan.begin_ns, plan.sent_ns);
-  recorder_.Add(StepTracer::kInFlight, plan.sent_ns, begin_ns);
-  recorder_.Add(StepTracer::kCommit, begin_ns, base::UnixNanos());
-  recorder_.EndStep();
-}
-
-void GroupShell::Perform(const ReplayAll& action) {
-  sent_plans_.clear();
-  if (scheduler_.has_value()) QueueEvents(scheduler_->Reset(options_.clock()));
-}
-
-void GroupShell::Perform(const FailRequests& action) {
-  LOG(ERROR) << action.status.message();
-  if (scheduler_.has_value()) {
-    QueueEvents(scheduler_->FailAll(options_.clock(), action.status));
-  }
-}
+void GroupShell::Perform(const FailRequests& action) { LOG(ERROR) << action.status.message(); }
 
 void GroupShell::Perform(const ReplaceRank& action) {
   const RankStatus& rank = links_[action.rank]->status();
@@ -317,70 +275,30 @@ void GroupShell::Perform(const ReplaceRank& action) {
 }
 
 void GroupShell::PlanNextSteps() {
-  plan_at_ = absl::InfiniteFuture();
-  while (scheduler_.has_value() && group_.state() == Group::State::kReady) {
-    const absl::Time now = options_.clock();
-    if (!sent_plans_.empty()) {
-      const SentPlan& running = sent_plans_.front();
-      const absl::Time start = std::max(running.sent, last_commit_);
-      const absl::Time due = predictor_.NextPlanTime(start, running.num_tokens);
-      if (now < due) {
-        if (sent_plans_.size() < options_.scheduler.max_plans_in_flight) plan_at_ = due;
-        return;
-      }
-    }
-    const int64_t begin_ns = base::UnixNanos();
-    const std::optional<StepPlan> plan = scheduler_->PlanStep(now);
-    if (!plan.has_value()) return;
-    SendNextPlan(now, begin_ns, *plan);
+  while (true) {
+    plan_begin_ns_ = base::UnixNanos();
+    if (!control_.Plan(options_.clock())) return;
+    CarryOut();
   }
 }
 
-void GroupShell::SendNextPlan(absl::Time now, int64_t begin_ns, const StepPlan& plan) {
-  SentPlan sent{.sent = now,
-                .num_tokens = 0,
-                .num_prompt_tokens = 0,
-                .begin_ns = begin_ns,
-                .sent_ns = begin_ns};
-  for (const StepRow& row : plan.rows) {
-    sent.num_tokens += row.num_tokens;
-    if (row.source == StepRow::Source::kLog) sent.num_prompt_tokens += row.num_tokens;
-  }
-  ToProto(plan, {.owner_id = options_.owner_id, .counter = group_.epoch()}, &plan_message_);
-  plan_bytes_ = SerializePlan(plan_message_);
-  sent_plans_.push_back(sent);
-  group_events_.push_back(PlanMade{.step = plan.step,
-                                   .state_hash = plan.state_hash,
-                                   .prediction = predictor_.Predict(sent.num_tokens)});
-  HandleGroupEvents();
-  if (!sent_plans_.empty()) sent_plans_.back().sent_ns = base::UnixNanos();
-}
-
-absl::Status GroupShell::MakeModelAndScheduler() {
-  const RankInfo& identity = group_.identity();
-  SchedulerOptions scheduler = options_.scheduler;
-  scheduler.num_blocks = identity.num_blocks;
-  scheduler.block_size = identity.block_size;
-  scheduler.max_batch_tokens = identity.max_batch_tokens;
-  scheduler.max_batch_seqs = identity.max_batch_seqs;
-  const uint64_t pool_tokens = uint64_t{identity.num_blocks} * identity.block_size;
-  scheduler.max_seq_len =
-      static_cast<uint32_t>(std::min<uint64_t>(identity.max_seq_len, pool_tokens));
+absl::Status GroupShell::MakeModel() {
+  const SchedulerOptions& limits = control_.scheduler()->options();
+  const RankInfo& identity = control_.group().identity();
   CHECK_NOTNULL(links_[0]->description());
   absl::StatusOr<std::shared_ptr<const ServedModel>> model =
       MakeServedModel(*links_[0]->description(), {.name = options_.model_name,
                                                   .numerics_id = identity.numerics_id,
                                                   .load_time = options_.clock(),
-                                                  .max_seq_len = scheduler.max_seq_len});
+                                                  .max_seq_len = limits.max_seq_len});
   if (!model.ok()) return model.status();
-  scheduler_.emplace(scheduler);
-  LOG(INFO) << "serving " << (*model)->name << ": context " << scheduler.max_seq_len << ", "
-            << scheduler.num_blocks << " KV blocks of " << scheduler.block_size
-            << " tokens, batches of " << scheduler.max_batch_seqs << " sequences and "
-            << scheduler.max_batch_tokens << " tokens, numerics " << identity.numerics_id;
+  LOG(INFO) << "serving " << (*model)->name << ": context " << limits.max_seq_len << ", "
+            << limits.num_blocks << " KV blocks of " << limits.block_size << " tokens, batches of "
+            << limits.max_batch_seqs << " sequences and " << limits.max_batch_tokens
+            << " tokens, numerics " << identity.numerics_id;
   base::MutexLock lock(&mutex_);
   model_ = *std::move(model);
-  status_.num_blocks = scheduler.num_blocks;
+  status_.num_blocks = limits.num_blocks;
   return absl::OkStatus();
 }
 
@@ -399,13 +317,13 @@ void GroupShell::QueueEvents(std::vector<Event> events) {
 
 // An error at the start that trying again will not cure.
 void GroupShell::CheckFatal() {
-  if (scheduler_.has_value() || !fatal_.ok()) return;
+  if (control_.scheduler() != nullptr || !fatal_.ok()) return;
   for (const auto& link : links_) {
     if (!link->configuration_error().ok()) fatal_ = link->configuration_error();
   }
   // Ranks that do not fit each other.
-  if (group_.last_failure().code() == absl::StatusCode::kFailedPrecondition) {
-    fatal_ = group_.last_failure();
+  if (control_.group().last_failure().code() == absl::StatusCode::kFailedPrecondition) {
+    fatal_ = control_.group().last_failure();
   }
 }
 
@@ -413,20 +331,24 @@ void GroupShell::Publish() {
   absl::Status readiness;
   if (!fatal_.ok()) {
     readiness = absl::UnavailableError(fatal_.message());
-  } else if (group_.state() != Group::State::kReady) {
+  } else if (control_.group().state() != Group::State::kReady) {
     readiness = absl::UnavailableError(absl::StrCat(
-        "the worker group is not ready: ",
-        group_.last_failure().ok() ? "its ranks are starting" : group_.last_failure().message()));
-  } else if (scheduler_->is_stalled()) {
+        "the worker group is not ready: ", control_.group().last_failure().ok()
+                                               ? "its ranks are starting"
+                                               : control_.group().last_failure().message()));
+  } else if (control_.scheduler()->is_stalled()) {
     readiness = absl::UnavailableError("requests wait, and no step has finished for a while");
   }
   bool has_changed = false;
   {
     base::MutexLock lock(&mutex_);
-    status_.epoch = group_.epoch();
+    status_.epoch = control_.group().epoch();
+    status_.num_steps = control_.counters().num_steps;
+    status_.num_prompt_tokens = control_.counters().num_prompt_tokens;
+    status_.num_generated_tokens = control_.counters().num_generated_tokens;
     status_.num_finished = num_finished_;
     status_.num_rejected = num_rejected_;
-    if (scheduler_.has_value()) status_.scheduler = scheduler_->stats();
+    if (control_.scheduler() != nullptr) status_.scheduler = control_.scheduler()->stats();
     status_.ranks.resize(links_.size());
     for (size_t i = 0; i < links_.size(); ++i) status_.ranks[i] = links_[i]->status();
     has_changed = readiness.ok() != readiness_.ok();
@@ -439,10 +361,8 @@ void GroupShell::Publish() {
 }
 
 void GroupShell::ShutDown() {
-  if (scheduler_.has_value()) {
-    QueueEvents(scheduler_->FailAll(options_.clock(),
-                                    absl::UnavailableError("the router is shutting down")));
-  }
+  control_.FailAll(options_.clock(), absl::UnavailableError("the router is shutting down"));
+  CarryOut();
   delivery_.Post(&outgoing_);
   for (const auto& link : links_) link->CancelAll();
   const auto is_pending = [](const auto& link) { return link->num_pending() > 0; };

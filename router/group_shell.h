@@ -16,13 +16,11 @@
 #include "absl/time/time.h"
 #include "base/thread/mutex.h"
 #include "router/completion_loop.h"
-#include "router/control/group.h"
-#include "router/control/scheduler.h"
+#include "router/control/group_control.h"
 #include "router/delivery.h"
 #include "router/engine.h"
 #include "router/rank_link.h"
 #include "router/shell_inbox.h"
-#include "router/step_predictor.h"
 #include "router/step_tracer.h"
 #include "shoal/worker/v1/worker.pb.h"
 
@@ -31,7 +29,7 @@ namespace shoal::router {
 struct GroupShellOptions {
   std::vector<std::string> addresses;  // [rank]
   GroupOptions group;                  // version and protocol included
-  SchedulerOptions scheduler;          // what the ranks' limits say is filled in
+  SchedulerOptions scheduler;          // see GroupControlOptions
   worker::v1::LoadShardRequest load;   // but for the rank
   std::string model_name;              // empty: the model's own
   std::string owner_id;                // unique to this process
@@ -45,12 +43,12 @@ struct GroupShellOptions {
   std::function<void(uint32_t rank, uint32_t pid)> on_hung_rank = [](uint32_t, uint32_t) {};
 };
 
-// The shell around one worker group: the thread that owns its Group, its Scheduler and its
-// connections, with the clock and the I/O that those state machines do not have.
+// The shell around one worker group: the thread that owns its GroupControl and its connections,
+// with the clock and the I/O that this state machine does not have.
 //
 //   clients --Submit, Cancel, Finish--> inbox --+
-//   ranks --replies-----------------------------+--> thread: Group, Scheduler --plans--> ranks
-//   timers -------------------------------------+                     +--events--> Delivery
+//   ranks --replies-----------------------------+--> thread: GroupControl --plans--> ranks
+//   timers -------------------------------------+                  +--events--> Delivery
 //
 // The thread sleeps in its CompletionLoop until one of the three comes, takes all that is there,
 // plans, sends the plan to every rank, and only then hands on the events of the last step.
@@ -85,37 +83,32 @@ class GroupShell final : public Engine {
   void AbandonTrace(uint64_t id) override { tracer_.Abandon(id); }
 
  private:
+  // For the trace: when its making began and when it was sent, of Unix time.
   struct SentPlan {
-    absl::Time sent;
-    uint32_t num_tokens;
-    uint32_t num_prompt_tokens;
-    int64_t begin_ns;  // of Unix time: when its making began, when it was sent
+    uint64_t step;
+    int64_t begin_ns;
     int64_t sent_ns;
   };
 
   void Run();
-  absl::Time NextDeadline() const;
   void HandleInbox(ShellInbox::Contents contents);
   void HandleSubmission(ShellInbox::Submission submission);
-  absl::Status TrySubmit(std::vector<Request> sequences);
-  void HandleTimers();
-  // Feeds the group, performs its actions, and so on until nothing is left.
   void HandleGroupEvents();
+  void HandleGroupEvent(const GroupEvent& event);
+  void NoteGroupState();
   void LogNewFailure();
-  void Perform(const std::vector<GroupAction>& actions);
+  // What the last call of the control asks for.
+  void CarryOut();
   void Perform(const ProbeRank& action);
   void Perform(const JoinRank& action);
   void Perform(const OpenStream& action);
-  void Perform(const SendPlan& action);
+  void Perform(const SendStep& action);
   void Perform(const AbortRank& action);
-  void Perform(const CommitPlan& action);
-  void Perform(const ReplayAll& action);
   void Perform(const FailRequests& action);
   void Perform(const ReplaceRank& action);
   void PlanNextSteps();
-  void SendNextPlan(absl::Time now, int64_t begin_ns, const StepPlan& plan);
   // The group is ready for the first time: its limits are known.
-  absl::Status MakeModelAndScheduler();
+  absl::Status MakeModel();
   void QueueEvents(std::vector<Event> events);
   void Publish();
   void CheckFatal();
@@ -127,22 +120,20 @@ class GroupShell final : public Engine {
   CompletionLoop loop_;
 
   // --- The thread's own. ---
-  Group group_;
-  std::vector<std::unique_ptr<RankLink>> links_;  // [rank]
-  std::optional<Scheduler> scheduler_;
+  GroupControl control_;
+  std::vector<std::unique_ptr<RankLink>> links_;                        // [rank]
   std::deque<GroupEvent> group_events_;                                 // not handled yet
   absl::flat_hash_map<uint64_t, std::shared_ptr<SequenceSink>> sinks_;  // by sequence; see Engine
   std::vector<Delivery::Item> outgoing_;
   Delivery delivery_;
-  StepPredictor predictor_;
   base::SpanRecorder recorder_;
   worker::v1::ExecuteRequest plan_message_;  // reused from step to step
-  grpc::ByteBuffer plan_bytes_;              // of the plan that is being sent
+  int64_t plan_begin_ns_ = 0;                // of the plan that is being made
   std::deque<SentPlan> sent_plans_;          // with the ranks, oldest first
-  absl::Time last_commit_ = absl::InfinitePast();
-  absl::Time plan_at_ = absl::InfiniteFuture();  // when the next plan is due, if not before
-  uint64_t num_finished_ = 0;                    // sequences
-  uint64_t num_rejected_ = 0;                    // submissions
+  uint64_t num_losses_ = 0;                  // of the group, that were seen
+  uint64_t ready_epoch_ = 0;                 // likewise
+  uint64_t num_finished_ = 0;                // sequences
+  uint64_t num_rejected_ = 0;                // submissions
   uint64_t rendezvous_epoch_ = 0;
   std::string rendezvous_;
   const absl::Time start_;

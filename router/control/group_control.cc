@@ -78,6 +78,7 @@ void GroupControl::Do(absl::Time now, const GroupAction& action) {
       if (scheduler_.has_value()) Append(scheduler_->Reset(now));
     } else if constexpr (std::is_same_v<Action, FailRequests>) {
       FailAll(now, concrete.status);
+      actions_.push_back(concrete);
     } else if constexpr (std::is_same_v<Action, SendPlan>) {
       actions_.push_back(SendStep{concrete.epoch, *std::exchange(plan_, std::nullopt)});
     } else {
@@ -108,22 +109,22 @@ void GroupControl::Commit(absl::Time now, const StepResult& result) {
   Append(*std::move(events));
 }
 
-void GroupControl::Plan(absl::Time now) {
+bool GroupControl::Plan(absl::Time now) {
   plan_at_ = absl::InfiniteFuture();
-  while (scheduler_.has_value() && group_.state() == Group::State::kReady) {
-    if (!sent_plans_.empty()) {
-      const SentPlan& running = sent_plans_.front();
-      const absl::Time start = std::max(running.sent, last_commit_);
-      const absl::Time due = predictor_.NextPlanTime(start, running.num_tokens);
-      if (now < due) {
-        if (sent_plans_.size() < options_.scheduler.max_plans_in_flight) plan_at_ = due;
-        return;
-      }
+  if (!scheduler_.has_value() || group_.state() != Group::State::kReady) return false;
+  if (!sent_plans_.empty()) {
+    const SentPlan& running = sent_plans_.front();
+    const absl::Time start = std::max(running.sent, last_commit_);
+    const absl::Time due = predictor_.NextPlanTime(start, running.num_tokens);
+    if (now < due) {
+      if (sent_plans_.size() < options_.scheduler.max_plans_in_flight) plan_at_ = due;
+      return false;
     }
-    std::optional<StepPlan> plan = scheduler_->PlanStep(now);
-    if (!plan.has_value()) return;
-    Send(now, *std::move(plan));
   }
+  std::optional<StepPlan> plan = scheduler_->PlanStep(now);
+  if (!plan.has_value()) return false;
+  Send(now, *std::move(plan));
+  return true;
 }
 
 void GroupControl::Send(absl::Time now, StepPlan plan) {

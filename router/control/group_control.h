@@ -26,9 +26,10 @@ struct SendStep {  // to every rank
   StepPlan plan;
 };
 
-// What the shell does for a worker group, in the order given.
+// What the shell does for a worker group, in the order given. (FailRequests: it is done; to be
+// logged.)
 using ControlAction =
-    std::variant<ProbeRank, JoinRank, OpenStream, SendStep, AbortRank, ReplaceRank>;
+    std::variant<ProbeRank, JoinRank, OpenStream, SendStep, AbortRank, FailRequests, ReplaceRank>;
 
 // Of a GroupControl's life.
 struct GroupCounters {
@@ -61,8 +62,9 @@ class GroupControl {
   void OnGroupEvent(absl::Time now, const GroupEvent& event);
   // Does what is due by now.
   void OnTimer(absl::Time now);
-  // Makes the plans that can be made now. Call when all that has happened is told.
-  void Plan(absl::Time now);
+  // Makes the next plan, if one can be made now. Call when all that has happened is told, and again
+  // until it returns false.
+  bool Plan(absl::Time now);
   // When OnTimer, then Plan, want to be called if nothing else happens.
   absl::Time NextDeadline() const;
 

@@ -105,9 +105,10 @@ void SimulatedRouter::Loop() {
     group_events_.pop_front();
     Handle(event);
   }
-  control_.Plan(now());
-  Check();
-  CarryOutActions();
+  do {
+    Check();
+    CarryOutActions();
+  } while (control_.Plan(now()));
   ledger_->CheckDeadlines(now());
   const router::Scheduler* scheduler = control_.scheduler();
   if (control_.group().state() == Group::State::kReady && scheduler->has_work() &&
@@ -309,6 +310,10 @@ void SimulatedRouter::CarryOut(const router::AbortRank& action) {
   if (action.epoch == joined_epoch_) opened_.clear();
   aborted_epoch_ = action.epoch;
   fleet_->Abort(action.rank, action.epoch);
+}
+
+void SimulatedRouter::CarryOut(const router::FailRequests& action) {
+  if (ledger_->num_live() > 0) Violation("terminal: requests outlive " + action.status.ToString());
 }
 
 void SimulatedRouter::CarryOut(const router::ReplaceRank& action) { fleet_->Replace(action.rank); }

@@ -79,6 +79,7 @@ class SimulatedRouter {
   void CarryOut(const router::OpenStream& action);
   void CarryOut(const router::SendStep& action);
   void CarryOut(const router::AbortRank& action);
+  void CarryOut(const router::FailRequests& action);
   void CarryOut(const router::ReplaceRank& action);
   Sent Watch(const router::SendStep& action);
   void WatchStart(const router::SequenceStart& start);
