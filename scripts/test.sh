@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and passes every test.
 #   scripts/test.sh         what CI runs: checks, release tests, pytest, ASan+UBSan, TSan, 60 s of fuzzing
-#   scripts/test.sh --full  the same with long fuzzing, pings for 15 minutes and clang-tidy over every file
+#   scripts/test.sh --full  the same with long fuzzing, 100 times the simulations, pings for 15 minutes and clang-tidy
+#                           over every file
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,7 +27,7 @@ scripts/build.sh release
 scripts/check_isa_symbols.sh build/release
 
 step "Release tests"
-ctest --test-dir build/release --output-on-failure -j2
+SHOAL_SIM_SEEDS=${full:+1200000} ctest --test-dir build/release --output-on-failure -j2
 
 step "Python environment"
 scripts/python_env.sh

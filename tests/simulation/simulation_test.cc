@@ -29,7 +29,7 @@ constexpr uint64_t kNumSeeds = 1000;
 std::optional<uint64_t> FromEnvironment(const char* name) {
   const char* text = std::getenv(name);
   uint64_t value = 0;
-  if (text == nullptr) return std::nullopt;
+  if (text == nullptr || *text == '\0') return std::nullopt;
   EXPECT_TRUE(absl::SimpleAtoi(text, &value)) << name << "=" << text;
   return value;
 }
