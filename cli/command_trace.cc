@@ -55,9 +55,8 @@ int RunTrace(const Session& session, const TraceFlags& flags) {
   request.mutable_timeout()->set_nanos(
       static_cast<int32_t>(absl::ToInt64Nanoseconds(wait - absl::Floor(wait, absl::Seconds(1)))));
   v1::TraceStepsResponse traces;
-  const int code = CallUnary<v1::AdminService>(session, session.admin,
-                                               &v1::AdminService::Stub::TraceSteps, request,
-                                               &traces, wait + kGrace);
+  const int code = CallUnary<v1::AdminService>(
+      session, session.admin, &v1::AdminService::Stub::TraceSteps, request, &traces, wait + kGrace);
   if (code != kExitOk) return code;
   const size_t num_steps = traces.processes_size() > 0 ? NumSteps(traces.processes(0)) : 0;
   if (num_steps < flags.steps) {

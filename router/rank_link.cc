@@ -22,7 +22,7 @@ bool IsConfigurationError(const absl::Status& status) {
     case absl::StatusCode::kUnimplemented:
     case absl::StatusCode::kDataLoss:
     case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kUnauthenticated:      // another cluster token
+    case absl::StatusCode::kUnauthenticated:    // another cluster token
     case absl::StatusCode::kResourceExhausted:  // the shard or its KV cache has no room here
       return true;
     default:

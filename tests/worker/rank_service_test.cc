@@ -442,8 +442,8 @@ TEST_F(RankServiceTest, NobodyIsServedWithoutTheClustersToken) {
   Rank rank(model_, 0, "a-secret");
   for (const char* token : {"", "a-secre", "b-secret", "a-secret"}) {
     SCOPED_TRACE(token);
-    const auto want = std::string(token) == "a-secret" ? grpc::StatusCode::OK
-                                                       : grpc::StatusCode::UNAUTHENTICATED;
+    const auto want =
+        std::string(token) == "a-secret" ? grpc::StatusCode::OK : grpc::StatusCode::UNAUTHENTICATED;
     const auto prepare = [token](grpc::ClientContext* context) {
       if (*token != 0) context->AddMetadata("shoal-cluster-token", token);
     };
@@ -467,8 +467,7 @@ TEST_F(RankServiceTest, NobodyIsServedWithoutTheClustersToken) {
     v1::ExecuteResponse reply;
     while (stream->Read(&reply)) {
     }
-    EXPECT_EQ(stream->Finish().error_code(),
-              is_let_in ? grpc::StatusCode::INVALID_ARGUMENT : want);
+    EXPECT_EQ(stream->Finish().error_code(), is_let_in ? grpc::StatusCode::INVALID_ARGUMENT : want);
   }
 }
 
