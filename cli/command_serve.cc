@@ -109,8 +109,8 @@ absl::Duration DrainTimeout(const std::vector<std::string>& router_args) {
 }
 
 // Returns only on failure, with the exit code.
-int BecomeWorker(std::vector<std::string> args) {
-  args.insert(args.begin(), PathOf("shoal-worker"));
+int Become(const std::string& program, std::vector<std::string> args) {
+  args.insert(args.begin(), PathOf(program));
   std::vector<char*> argv;
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);
@@ -177,13 +177,15 @@ int RunGraph(const GraphFlags& flags) {
   std::vector<std::string> args = {
       "graph", flags.model, "--tp", absl::StrCat(flags.tp), "--rank", absl::StrCat(flags.rank)};
   args.insert(args.end(), flags.args.begin(), flags.args.end());
-  return BecomeWorker(std::move(args));
+  return Become("shoal-worker", std::move(args));
 }
 
 int RunPlan(const std::vector<std::string>& args) {
   std::vector<std::string> all = {"plan"};
   all.insert(all.end(), args.begin(), args.end());
-  return BecomeWorker(std::move(all));
+  return Become("shoal-worker", std::move(all));
 }
+
+int RunReplay(const std::string& path) { return Become("shoal-router", {"--replay", path}); }
 
 }  // namespace shoal::cli

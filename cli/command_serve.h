@@ -35,4 +35,7 @@ int RunGraph(const GraphFlags& flags);
 // Becomes `shoal-worker plan` with `args`. Likewise.
 int RunPlan(const std::vector<std::string>& args);
 
+// Becomes `shoal-router --replay PATH`. Likewise.
+int RunReplay(const std::string& path);
+
 }  // namespace shoal::cli

@@ -29,6 +29,7 @@ struct AllFlags {
   ServeFlags serve;
   GraphFlags graph;
   PlanFlags plan;
+  std::string replay_file;
   GenerateFlags generate;
   ChatFlags chat;
   TokenizeFlags tokenize;
@@ -41,7 +42,7 @@ struct AllFlags {
 };
 
 // The commands of each family, added to `root`. `flags` outlives it.
-std::vector<Command> AddLocalCommands(CLI::App* root, AllFlags* flags);      // serve, graph, plan
+std::vector<Command> AddLocalCommands(CLI::App* root, AllFlags* flags);      // serve, graph, ...
 std::vector<Command> AddInferenceCommands(CLI::App* root, AllFlags* flags);  // generate, chat, ...
 std::vector<Command> AddClusterCommands(CLI::App* root, AllFlags* flags);    // models, status, ...
 

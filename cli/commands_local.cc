@@ -41,6 +41,10 @@ void AddRouterOptions(CLI::App* app, ServeFlags* flags) {
       ->check(Within(0.1, 1e6, "SECONDS"));
   pass("--recovery-timeout", "that streams wait for a lost rank [60]")
       ->check(Within(0.001, 1e6, "SECONDS"));
+  pass("--record", "file for the history of scheduling, for replay: prompts and answers are in it")
+      ->type_name("FILE");
+  pass("--record-limit", "where a recording ends [1GiB]")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false).description("SIZE"));
   pass("--drain-timeout", "that requests have to finish after SIGTERM [30]")
       ->check(Within(0.0, 1e6, "SECONDS"));
   app->add_flag_callback(
@@ -129,11 +133,20 @@ Command AddPlan(CLI::App* root, PlanFlags* flags) {
   return {app, [flags] { return RunPlan(flags->args); }};
 }
 
+Command AddReplay(CLI::App* root, std::string* path) {
+  CLI::App* app = root->add_subcommand(
+      "replay",
+      "play what a router wrote with --record, without a cluster; exit 1, with step and field,\n"
+      "where this version plans otherwise");
+  Option(app, "FILE", path, "of serve --record or shoal-router --record")->required();
+  return {app, [path] { return RunReplay(*path); }};
+}
+
 }  // namespace
 
 std::vector<Command> AddLocalCommands(CLI::App* root, AllFlags* flags) {
-  return {AddServe(root, &flags->serve), AddGraph(root, &flags->graph),
-          AddPlan(root, &flags->plan)};
+  return {AddServe(root, &flags->serve), AddGraph(root, &flags->graph), AddPlan(root, &flags->plan),
+          AddReplay(root, &flags->replay_file)};
 }
 
 }  // namespace shoal::cli

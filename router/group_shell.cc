@@ -20,14 +20,14 @@ constexpr absl::Duration kMaxProbeTimeout = absl::Seconds(5);
 
 }  // namespace
 
-GroupShell::GroupShell(GroupShellOptions options)
+GroupShell::GroupShell(GroupShellOptions options, std::unique_ptr<HistoryRecorder> recorder)
     : options_(std::move(options)),
-      control_({.group = options_.group, .scheduler = options_.scheduler}),
+      control_({.group = options_.group, .scheduler = options_.scheduler}, std::move(recorder)),
       start_(options_.clock()),
       tracer_(options_.addresses, options_.token, &recorder_),
       readiness_(absl::UnavailableError("the worker group is starting")) {
-  CHECK_EQ(options_.addresses.size(), control_.group().num_ranks());
-  for (uint32_t rank = 0; rank < control_.group().num_ranks(); ++rank) {
+  CHECK_EQ(options_.addresses.size(), control_.state().group().num_ranks());
+  for (uint32_t rank = 0; rank < control_.state().group().num_ranks(); ++rank) {
     RankLink::Options link{.rank = rank,
                            .address = options_.addresses[rank],
                            .load = options_.load,
@@ -125,7 +125,7 @@ void GroupShell::Run() {
   control_.Start(options_.clock());
   CarryOut();
   while (true) {
-    loop_.RunFor(control_.NextDeadline() - options_.clock());
+    loop_.RunFor(control_.state().NextDeadline() - options_.clock());
     ShellInbox::Contents contents = inbox_.Take();
     const bool stops = contents.stops;
     HandleInbox(std::move(contents));
@@ -138,6 +138,7 @@ void GroupShell::Run() {
     CheckFatal();
     Publish();
     delivery_.Post(&outgoing_);
+    control_.Flush();
   }
   ShutDown();
 }
@@ -151,7 +152,7 @@ void GroupShell::HandleInbox(ShellInbox::Contents contents) {
       control_.Cancel(options_.clock(), ending.id, ending.reason);
       CarryOut();
     } else {
-      control_.Finish(ending.id);
+      control_.Finish(options_.clock(), ending.id);
       num_finished_ += sinks_.erase(ending.id);
     }
   }
@@ -179,10 +180,10 @@ void GroupShell::HandleGroupEvents() {
 }
 
 void GroupShell::HandleGroupEvent(const GroupEvent& event) {
-  const uint64_t num_steps = control_.counters().num_steps;
+  const uint64_t num_steps = control_.state().counters().num_steps;
   const int64_t begin_ns = base::UnixNanos();
   control_.OnGroupEvent(options_.clock(), event);
-  if (control_.counters().num_steps > num_steps) {
+  if (control_.state().counters().num_steps > num_steps) {
     const SentPlan plan = sent_plans_.front();
     sent_plans_.pop_front();
     recorder_.BeginStep(plan.step);
@@ -197,7 +198,7 @@ void GroupShell::HandleGroupEvent(const GroupEvent& event) {
 
 // The group may have been lost by the last call, or be ready.
 void GroupShell::NoteGroupState() {
-  const Group& group = control_.group();
+  const Group& group = control_.state().group();
   if (group.num_losses() != num_losses_) {
     LOG(WARNING) << "the worker group is lost";
     num_losses_ = group.num_losses();
@@ -212,9 +213,9 @@ void GroupShell::NoteGroupState() {
 // Attempts to come back may fail for long, each in the same way: that is said once. Ranks that
 // start with the router answer a little later, which is no failure yet.
 void GroupShell::LogNewFailure() {
-  const absl::Status& failure = control_.group().last_failure();
+  const absl::Status& failure = control_.state().group().last_failure();
   const absl::Duration age = options_.clock() - start_;
-  const bool is_awaited = control_.scheduler() == nullptr && absl::IsUnavailable(failure);
+  const bool is_awaited = control_.state().scheduler() == nullptr && absl::IsUnavailable(failure);
   if (is_awaited && age < kQuietStart) return;
   const bool is_warning = !is_awaited || age >= kPatientStart;
   if (failure == logged_failure_ && is_warning == logged_as_warning_) return;
@@ -262,7 +263,8 @@ void GroupShell::Perform(const SendStep& action) {
 }
 
 void GroupShell::Perform(const AbortRank& action) {
-  links_[action.rank]->Abort(action.epoch, std::string(control_.group().last_failure().message()));
+  links_[action.rank]->Abort(action.epoch,
+                             std::string(control_.state().group().last_failure().message()));
 }
 
 void GroupShell::Perform(const FailRequests& action) { LOG(ERROR) << action.status.message(); }
@@ -283,8 +285,8 @@ void GroupShell::PlanNextSteps() {
 }
 
 absl::Status GroupShell::MakeModel() {
-  const SchedulerOptions& limits = control_.scheduler()->options();
-  const RankInfo& identity = control_.group().identity();
+  const SchedulerOptions& limits = control_.state().scheduler()->options();
+  const RankInfo& identity = control_.state().group().identity();
   CHECK_NOTNULL(links_[0]->description());
   absl::StatusOr<std::shared_ptr<const ServedModel>> model =
       MakeServedModel(*links_[0]->description(), {.name = options_.model_name,
@@ -317,13 +319,13 @@ void GroupShell::QueueEvents(std::vector<Event> events) {
 
 // An error at the start that trying again will not cure.
 void GroupShell::CheckFatal() {
-  if (control_.scheduler() != nullptr || !fatal_.ok()) return;
+  if (control_.state().scheduler() != nullptr || !fatal_.ok()) return;
   for (const auto& link : links_) {
     if (!link->configuration_error().ok()) fatal_ = link->configuration_error();
   }
   // Ranks that do not fit each other.
-  if (control_.group().last_failure().code() == absl::StatusCode::kFailedPrecondition) {
-    fatal_ = control_.group().last_failure();
+  if (control_.state().group().last_failure().code() == absl::StatusCode::kFailedPrecondition) {
+    fatal_ = control_.state().group().last_failure();
   }
 }
 
@@ -331,24 +333,26 @@ void GroupShell::Publish() {
   absl::Status readiness;
   if (!fatal_.ok()) {
     readiness = absl::UnavailableError(fatal_.message());
-  } else if (control_.group().state() != Group::State::kReady) {
-    readiness = absl::UnavailableError(absl::StrCat(
-        "the worker group is not ready: ", control_.group().last_failure().ok()
-                                               ? "its ranks are starting"
-                                               : control_.group().last_failure().message()));
-  } else if (control_.scheduler()->is_stalled()) {
+  } else if (control_.state().group().state() != Group::State::kReady) {
+    readiness = absl::UnavailableError(
+        absl::StrCat("the worker group is not ready: ",
+                     control_.state().group().last_failure().ok()
+                         ? "its ranks are starting"
+                         : control_.state().group().last_failure().message()));
+  } else if (control_.state().scheduler()->is_stalled()) {
     readiness = absl::UnavailableError("requests wait, and no step has finished for a while");
   }
   bool has_changed = false;
   {
     base::MutexLock lock(&mutex_);
-    status_.epoch = control_.group().epoch();
-    status_.num_steps = control_.counters().num_steps;
-    status_.num_prompt_tokens = control_.counters().num_prompt_tokens;
-    status_.num_generated_tokens = control_.counters().num_generated_tokens;
+    status_.epoch = control_.state().group().epoch();
+    status_.num_steps = control_.state().counters().num_steps;
+    status_.num_prompt_tokens = control_.state().counters().num_prompt_tokens;
+    status_.num_generated_tokens = control_.state().counters().num_generated_tokens;
     status_.num_finished = num_finished_;
     status_.num_rejected = num_rejected_;
-    if (control_.scheduler() != nullptr) status_.scheduler = control_.scheduler()->stats();
+    if (control_.state().scheduler() != nullptr)
+      status_.scheduler = control_.state().scheduler()->stats();
     status_.ranks.resize(links_.size());
     for (size_t i = 0; i < links_.size(); ++i) status_.ranks[i] = links_[i]->status();
     has_changed = readiness.ok() != readiness_.ok();
@@ -363,6 +367,7 @@ void GroupShell::Publish() {
 void GroupShell::ShutDown() {
   control_.FailAll(options_.clock(), absl::UnavailableError("the router is shutting down"));
   CarryOut();
+  control_.Flush();
   delivery_.Post(&outgoing_);
   for (const auto& link : links_) link->CancelAll();
   const auto is_pending = [](const auto& link) { return link->num_pending() > 0; };

@@ -20,6 +20,7 @@
 #include "router/delivery.h"
 #include "router/engine.h"
 #include "router/rank_link.h"
+#include "router/recorded_control.h"
 #include "router/shell_inbox.h"
 #include "router/step_tracer.h"
 #include "shoal/worker/v1/worker.pb.h"
@@ -55,7 +56,9 @@ struct GroupShellOptions {
 class GroupShell final : public Engine {
  public:
   // Starts connecting. REQUIRES: as many addresses as the group has ranks.
-  explicit GroupShell(GroupShellOptions options);
+  // With a `recorder`, writes down what the control is told and decides.
+  explicit GroupShell(GroupShellOptions options,
+                      std::unique_ptr<HistoryRecorder> recorder = nullptr);
   // Stops, if Stop was not called.
   ~GroupShell() override;
 
@@ -120,7 +123,7 @@ class GroupShell final : public Engine {
   CompletionLoop loop_;
 
   // --- The thread's own. ---
-  GroupControl control_;
+  RecordedControl control_;
   std::vector<std::unique_ptr<RankLink>> links_;                        // [rank]
   std::deque<GroupEvent> group_events_;                                 // not handled yet
   absl::flat_hash_map<uint64_t, std::shared_ptr<SequenceSink>> sinks_;  // by sequence; see Engine

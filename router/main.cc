@@ -28,8 +28,11 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "router/group_shell.h"
 #include "router/health.h"
+#include "router/history_codec.h"
+#include "router/history_recorder.h"
 #include "router/library_logs.h"
 #include "router/listener.h"
+#include "router/replay.h"
 #include "router/router_server.h"
 
 namespace shoal::router {
@@ -58,6 +61,9 @@ struct Flags {
   double recovery_timeout_s = 60;
   double drain_timeout_s = 30;
   int parent_pid = 0;
+  std::string record;
+  uint64_t record_limit = uint64_t{1} << 30;
+  std::string replay;
 };
 
 // Seconds from `min` to `max`. (CLI::Range lets NaN through: each comparison with it is false.)
@@ -75,7 +81,6 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--workers", flags->workers,
                   "addresses of the ranks in rank order: HOST:PORT, unix:PATH, unix-abstract:NAME")
       ->delimiter(',')
-      ->required()
       ->envname("SHOAL_WORKERS");
   app->add_option("--tensor-parallel-size,--tp", flags->tensor_parallel_size,
                   "ranks that share a model; must equal the number of workers")
@@ -150,12 +155,23 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->check(SecondsIn(0.0, 1e6))
       ->envname("SHOAL_DRAIN_TIMEOUT")
       ->capture_default_str();
+  app->add_option("--record", flags->record,
+                  "file for the history of scheduling, for --replay: prompts and answers are in it")
+      ->envname("SHOAL_RECORD");
+  app->add_option("--record-limit", flags->record_limit, "where a recording ends")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false).description("SIZE"))
+      ->envname("SHOAL_RECORD_LIMIT")
+      ->capture_default_str();
+  app->add_option("--replay", flags->replay,
+                  "plays a recorded history, says where this version plans otherwise, and exits");
   app->add_option("--parent-pid", flags->parent_pid,
                   "drain and exit when this process, our parent, dies");
 }
 
 // What CLI11's checks of single flags cannot see. Empty if all is well.
 std::string FindContradiction(const Flags& flags) {
+  if (!flags.replay.empty()) return "";
+  if (flags.workers.empty()) return "--workers is required";
   for (const std::string& worker : flags.workers) {
     if (worker.empty()) return "--workers has an empty address";
   }
@@ -258,11 +274,41 @@ int ExitCode(const absl::Status& started, bool is_drained, const Flags& flags) {
   return 0;
 }
 
+// Null if nothing is to be recorded.
+absl::StatusOr<std::unique_ptr<HistoryRecorder>> MakeRecorder(const Flags& flags,
+                                                              const GroupShellOptions& options) {
+  if (flags.record.empty()) return nullptr;
+  history::v1::Header header = ToProto({.group = options.group, .scheduler = options.scheduler});
+  header.set_format(kHistoryFormat);
+  header.set_version(SHOAL_VERSION);
+  return HistoryRecorder::Create(flags.record, flags.record_limit, header);
+}
+
+int RunReplay(const std::string& path) {
+  const absl::StatusOr<ReplayResult> result = Replay(path);
+  if (!result.ok()) {
+    std::cerr << "error: " << result.status().message() << "\n";
+    return 1;
+  }
+  std::cout << "replayed " << result->num_records << " records: " << result->num_requests
+            << " requests, " << result->num_plans << " plans"
+            << (result->is_truncated ? "; the file ends in the middle of a record" : "") << "\n";
+  if (result->difference.empty()) {
+    std::cout << "every plan is as recorded\n";
+    return 0;
+  }
+  std::cerr << "error: record " << result->num_records << ", " << result->difference << "\n";
+  return 1;
+}
+
 int Serve(const Flags& flags) {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   const std::function<absl::Time()> clock = MakeClock();
   Health health;
-  GroupShell shell(MakeShellOptions(flags, clock, &health));
+  GroupShellOptions shell_options = MakeShellOptions(flags, clock, &health);
+  absl::StatusOr<std::unique_ptr<HistoryRecorder>> recorder = MakeRecorder(flags, shell_options);
+  if (!recorder.ok()) return Fail(recorder.status());
+  GroupShell shell(std::move(shell_options), *std::move(recorder));
   RouterServer::Options options;
   options.listen = flags.listen;
   options.admin_listen = flags.admin_listen;
@@ -304,6 +350,7 @@ int Main(int argc, char** argv) {
     std::cerr << "error: " << message << "\n";
     return kExitUsage;
   }
+  if (!flags.replay.empty()) return RunReplay(flags.replay);
   base::SignalWatcher::Block();
   base::RaiseFileLimit();
   google::InitGoogleLogging(argv[0]);

@@ -1,5 +1,6 @@
 #include "router/plan_codec.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace shoal::router {
@@ -12,32 +13,13 @@ void Assign(const std::vector<uint32_t>& values, Repeated* out) {
   out->Assign(values.begin(), values.end());
 }
 
-void FillSampling(const SamplingParams& params, wire::Sampling* out) {
-  out->set_temperature(params.temperature);
-  out->set_top_p(params.top_p);
-  out->set_top_k(params.top_k);
-  out->set_min_p(params.min_p);
-  out->set_repetition_penalty(params.repetition_penalty);
-  out->set_presence_penalty(params.presence_penalty);
-  out->set_frequency_penalty(params.frequency_penalty);
-  out->set_seed(params.seed);
-  out->set_choice(params.choice);
-  for (const auto& [id, value] : params.logit_bias) {
-    out->add_bias_ids(id);
-    out->add_bias_values(value);
-  }
-  out->set_min_tokens(params.min_tokens);
-  Assign(params.end_ids, out->mutable_end_ids());
-  out->set_top_logprobs(params.top_logprobs);
-}
-
 void FillStart(const SequenceStart& start, wire::SequenceStart* out) {
   out->set_slot(start.slot);
   Assign(start.token_ids, out->mutable_token_ids());
   out->set_num_prompt_tokens(start.num_prompt_tokens);
   out->set_num_cached_tokens(start.num_cached_tokens);
   Assign(start.block_ids, out->mutable_block_ids());
-  FillSampling(start.sampling, out->mutable_sampling());
+  ToProto(start.sampling, out->mutable_sampling());
 }
 
 wire::StepRow::Source ToProto(StepRow::Source source) {
@@ -70,6 +52,16 @@ wire::BlockMove::Kind ToProto(BlockMove::Kind kind) {
   return wire::BlockMove::KIND_UNSPECIFIED;
 }
 
+void FillLogprobs(const PositionLogprobs& logprobs, wire::PositionLogprobs* out) {
+  out->mutable_chosen()->set_token_id(logprobs.chosen.token_id);
+  out->mutable_chosen()->set_logprob(logprobs.chosen.logprob);
+  for (const TokenLogprob& top : logprobs.top) {
+    wire::TokenLogprob* top_out = out->add_top();
+    top_out->set_token_id(top.token_id);
+    top_out->set_logprob(top.logprob);
+  }
+}
+
 PositionLogprobs FromProto(const wire::PositionLogprobs& proto) {
   PositionLogprobs logprobs;
   logprobs.chosen = {.token_id = proto.chosen().token_id(), .logprob = proto.chosen().logprob()};
@@ -92,6 +84,58 @@ RowOutput FromProto(const wire::RowOutput& proto) {
 }
 
 }  // namespace
+
+void ToProto(const SamplingParams& params, wire::Sampling* out) {
+  out->set_temperature(params.temperature);
+  out->set_top_p(params.top_p);
+  out->set_top_k(params.top_k);
+  out->set_min_p(params.min_p);
+  out->set_repetition_penalty(params.repetition_penalty);
+  out->set_presence_penalty(params.presence_penalty);
+  out->set_frequency_penalty(params.frequency_penalty);
+  out->set_seed(params.seed);
+  out->set_choice(params.choice);
+  for (const auto& [id, value] : params.logit_bias) {
+    out->add_bias_ids(id);
+    out->add_bias_values(value);
+  }
+  out->set_min_tokens(params.min_tokens);
+  Assign(params.end_ids, out->mutable_end_ids());
+  out->set_top_logprobs(params.top_logprobs);
+}
+
+SamplingParams FromProto(const wire::Sampling& proto) {
+  SamplingParams params;
+  params.temperature = proto.temperature();
+  params.top_p = proto.top_p();
+  params.top_k = proto.top_k();
+  params.min_p = proto.min_p();
+  params.repetition_penalty = proto.repetition_penalty();
+  params.presence_penalty = proto.presence_penalty();
+  params.frequency_penalty = proto.frequency_penalty();
+  params.seed = proto.seed();
+  params.choice = proto.choice();
+  const int num_biases = std::min(proto.bias_ids_size(), proto.bias_values_size());
+  for (int i = 0; i < num_biases; ++i) {
+    params.logit_bias.emplace_back(proto.bias_ids(i), proto.bias_values(i));
+  }
+  params.min_tokens = proto.min_tokens();
+  params.end_ids.assign(proto.end_ids().begin(), proto.end_ids().end());
+  params.top_logprobs = proto.top_logprobs();
+  return params;
+}
+
+void ToProto(const RowOutput& output, wire::RowOutput* out) {
+  out->set_slot(output.slot);
+  Assign(output.token_ids, out->mutable_token_ids());
+  for (const PositionLogprobs& logprobs : output.logprobs) {
+    FillLogprobs(logprobs, out->add_logprobs());
+  }
+  for (const PositionLogprobs& logprobs : output.prompt_logprobs) {
+    FillLogprobs(logprobs, out->add_prompt_logprobs());
+  }
+  out->set_error(output.error);
+}
 
 void ToProto(const GroupEpoch& epoch, wire::Epoch* proto) {
   proto->set_owner_id(epoch.owner_id);

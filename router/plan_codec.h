@@ -19,6 +19,12 @@ struct GroupEpoch {
 
 void ToProto(const GroupEpoch& epoch, worker::v1::Epoch* proto);
 
+// `prompt_logprobs` is no part of it: rows say what they put out.
+void ToProto(const SamplingParams& params, worker::v1::Sampling* out);
+SamplingParams FromProto(const worker::v1::Sampling& proto);
+
+void ToProto(const RowOutput& output, worker::v1::RowOutput* out);
+
 // Fills `request` (reused from step to step) with the plan that every rank gets.
 void ToProto(const StepPlan& plan, const GroupEpoch& epoch, worker::v1::ExecuteRequest* request);
 

@@ -156,7 +156,7 @@ TEST_F(ProgramTest, HelpAndVersionAreOnStdout) {
   const std::string help = out();
   for (const char* command :
        {"serve", "generate", "chat", "tokenize", "detokenize", "models", "status", "ps", "cancel",
-        "graph", "plan", "trace", "bench", "health", "version"}) {
+        "graph", "plan", "replay", "trace", "bench", "health", "version"}) {
     EXPECT_THAT(help, HasSubstr(command));
     EXPECT_EQ(Run({command, "--help"}), kExitOk);
     EXPECT_THAT(out(), HasSubstr("Usage: shoalctl "));
