@@ -58,14 +58,12 @@ absl::Time GroupControl::NextDeadline() const {
 }
 
 // Feeds the group, does what it says, and so on until nothing is left.
-void GroupControl::Handle(absl::Time now, GroupEvent event) {
-  group_events_.push_back(std::move(event));
-  while (!group_events_.empty()) {
-    const GroupEvent next = std::move(group_events_.front());
-    group_events_.pop_front();
-    for (const GroupAction& action : group_.OnEvent(now, next)) Do(now, action);
-    if (group_.state() == Group::State::kReady && !scheduler_.has_value()) MakeScheduler();
-  }
+void GroupControl::Handle(absl::Time now, const GroupEvent& event) {
+  for (const GroupAction& action : group_.OnEvent(now, event)) Do(now, action);
+  if (group_.state() == Group::State::kReady && !scheduler_.has_value()) MakeScheduler();
+  if (!refusal_.has_value()) return;
+  const ResultRefused refused = *std::exchange(refusal_, std::nullopt);
+  for (const GroupAction& action : group_.OnEvent(now, refused)) Do(now, action);
 }
 
 void GroupControl::Do(absl::Time now, const GroupAction& action) {
@@ -91,7 +89,7 @@ void GroupControl::Do(absl::Time now, const GroupAction& action) {
 void GroupControl::Commit(absl::Time now, const StepResult& result) {
   absl::StatusOr<std::vector<Event>> events = scheduler_->CommitStep(now, result);
   if (!events.ok()) {
-    group_events_.push_back(ResultRefused{events.status()});
+    refusal_ = ResultRefused{events.status()};
     return;
   }
   const SentPlan plan = sent_plans_.front();
@@ -160,7 +158,6 @@ void GroupControl::Append(std::vector<Event> events) {
 }
 
 void GroupControl::CheckInvariants() const {
-  CHECK(group_events_.empty());
   CHECK(!plan_.has_value());
   if (!scheduler_.has_value()) {
     CHECK(sent_plans_.empty());

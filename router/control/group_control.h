@@ -84,7 +84,7 @@ class GroupControl {
     uint32_t num_prompt_tokens;
   };
 
-  void Handle(absl::Time now, GroupEvent event);
+  void Handle(absl::Time now, const GroupEvent& event);
   void Do(absl::Time now, const GroupAction& action);
   void Commit(absl::Time now, const StepResult& result);
   void MakeScheduler();
@@ -95,9 +95,9 @@ class GroupControl {
   Group group_;
   std::optional<Scheduler> scheduler_;
   StepPredictor predictor_;
-  std::deque<GroupEvent> group_events_;  // of one call, not handled yet
-  std::optional<StepPlan> plan_;         // being sent
-  std::deque<SentPlan> sent_plans_;      // with the ranks, oldest first
+  std::optional<ResultRefused> refusal_;  // of the commit that is under way
+  std::optional<StepPlan> plan_;          // being sent
+  std::deque<SentPlan> sent_plans_;       // with the ranks, oldest first
   absl::Time last_commit_ = absl::InfinitePast();
   absl::Time plan_at_ = absl::InfiniteFuture();  // when the next plan is due, if not before
   GroupCounters counters_;

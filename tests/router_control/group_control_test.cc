@@ -1,0 +1,153 @@
+// What GroupControl adds to its Group and Scheduler; the simulation drives all of it.
+
+#include "router/control/group_control.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/router_control/puppet_cluster.h"
+#include "tests/router_control/puppet_group.h"
+
+namespace shoal::router {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+class GroupControlTest : public testing::Test {
+ protected:
+  static GroupControlOptions Options() {
+    GroupControlOptions options;
+    options.group.version = "1";
+    options.group.protocol_version = 1;
+    options.scheduler = SmallOptions(/*max_plans_in_flight=*/2);
+    options.scheduler.num_blocks = 1;  // the ranks know better
+    return options;
+  }
+
+  GroupControlTest() { control_.Start(now_); }
+
+  void Join() {
+    control_.OnGroupEvent(now_, RankAnswered{0, PuppetCluster::Info(SmallOptions(2), 0)});
+    const uint64_t epoch = control_.group().epoch();
+    control_.OnGroupEvent(now_, RankJoined{0, epoch});
+    control_.OnGroupEvent(now_, StreamOpened{0, epoch});
+    control_.TakeActions();
+  }
+  static Request MakeRequest(uint64_t id, uint32_t num_prompt = 20) {
+    Request request;
+    request.id = id;
+    request.token_ids = Prompt(num_prompt, static_cast<uint32_t>(id));
+    request.max_tokens = 8;
+    request.sampling.seed = id;
+    return request;
+  }
+  // The plans of the actions so far.
+  std::vector<StepPlan> TakePlans() {
+    std::vector<StepPlan> plans;
+    for (ControlAction& action : control_.TakeActions()) {
+      if (auto* step = std::get_if<SendStep>(&action)) plans.push_back(std::move(step->plan));
+    }
+    return plans;
+  }
+  void Answer(const StepPlan& plan) {
+    StepReplied reply{0, control_.group().epoch(), plan.step,
+                      0, base::kTokenHashSeed,     rank_.Execute(plan).outputs};
+    reply.state_hash = rank_.state_hash();
+    for (const RowOutput& output : reply.outputs) {
+      reply.token_hash = base::AddToTokenHash(reply.token_hash, output.slot, output.token_ids);
+    }
+    control_.OnGroupEvent(now_, reply);
+  }
+
+  absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
+  GroupControl control_{Options()};
+  PuppetRank rank_{SmallOptions(2)};
+};
+
+TEST_F(GroupControlTest, NothingIsAcceptedOrPlannedBeforeTheGroupIsReady) {
+  EXPECT_TRUE(absl::IsUnavailable(control_.Submit(now_, {MakeRequest(1)})));
+  EXPECT_FALSE(control_.Plan(now_));
+  EXPECT_EQ(control_.scheduler(), nullptr);
+  Join();
+  EXPECT_TRUE(control_.Submit(now_, {MakeRequest(1)}).ok());
+  EXPECT_EQ(control_.scheduler()->options().num_blocks, 64u) << "the ranks' limits";
+}
+
+TEST_F(GroupControlTest, ChoicesAreAcceptedTogetherOrNotAtAll) {
+  Join();
+  const absl::Status status = control_.Submit(now_, {MakeRequest(1), MakeRequest(2, 100000)});
+  EXPECT_THAT(status.message(), HasSubstr("max_seq_len"));
+  EXPECT_FALSE(control_.scheduler()->has_work());
+  EXPECT_THAT(control_.TakeEvents(), IsEmpty());
+}
+
+TEST_F(GroupControlTest, OnePlanACallAndTheNextAheadOfTheFirstOnesAnswer) {
+  Join();
+  ASSERT_TRUE(control_.Submit(now_, {MakeRequest(1)}).ok());
+  EXPECT_TRUE(control_.Plan(now_));
+  EXPECT_THAT(TakePlans(), SizeIs(1));
+  EXPECT_TRUE(control_.Plan(now_));
+  EXPECT_FALSE(control_.Plan(now_)) << "two are with the ranks";
+  EXPECT_THAT(TakePlans(), SizeIs(1));
+}
+
+TEST_F(GroupControlTest, ThePlanAfterALongStepIsMadeShortlyBeforeItsEnd) {
+  Join();
+  ASSERT_TRUE(control_.Submit(now_, {MakeRequest(1)}).ok());
+  for (int i = 0; i < 3; ++i) {  // steps of 50 ms: one of 20 tokens, then of one
+    ASSERT_TRUE(control_.Plan(now_));
+    now_ += absl::Milliseconds(50);
+    Answer(TakePlans().at(0));
+  }
+  ASSERT_TRUE(control_.Plan(now_));
+  EXPECT_FALSE(control_.Plan(now_)) << "too early: who arrives now could not join it";
+  EXPECT_EQ(control_.NextDeadline(), now_ + absl::Milliseconds(50) - StepPredictor::kPlanningLead);
+  now_ = control_.NextDeadline();
+  EXPECT_TRUE(control_.Plan(now_));
+}
+
+TEST_F(GroupControlTest, AResultThatDoesNotFitThePlanLosesTheGroupAndNoToken) {
+  Join();
+  ASSERT_TRUE(control_.Submit(now_, {MakeRequest(1)}).ok());
+  ASSERT_TRUE(control_.Plan(now_));
+  StepPlan plan = TakePlans().at(0);
+  control_.OnGroupEvent(
+      now_, StepReplied{
+                0, control_.group().epoch(), plan.step, plan.state_hash, base::kTokenHashSeed, {}});
+  EXPECT_EQ(control_.group().num_losses(), 1u);
+  EXPECT_THAT(control_.TakeEvents(), IsEmpty());
+  EXPECT_EQ(control_.counters().num_steps, 0u);
+  control_.CheckInvariants();
+  control_.TakeActions();
+  now_ += absl::Seconds(1);
+  control_.OnTimer(now_);
+  Join();
+  std::vector<uint32_t> tokens;
+  while (control_.Plan(now_) || control_.scheduler()->has_work()) {
+    for (const StepPlan& next : TakePlans()) Answer(next);
+    for (const Event& event : control_.TakeEvents()) {
+      tokens.insert(tokens.end(), event.token_ids.begin(), event.token_ids.end());
+    }
+  }
+  EXPECT_EQ(tokens, PuppetRank::Solo(MakeRequest(1)));
+  EXPECT_EQ(control_.counters().num_generated_tokens, 8u);
+}
+
+TEST_F(GroupControlTest, FailedRequestsAreToldAndSaid) {
+  Join();
+  ASSERT_TRUE(control_.Submit(now_, {MakeRequest(1)}).ok());
+  control_.OnGroupEvent(now_,
+                        StreamClosed{0, control_.group().epoch(), absl::UnavailableError("eof")});
+  now_ += absl::Seconds(61);
+  control_.TakeActions();
+  control_.OnTimer(now_);
+  const std::vector<Event> events = control_.TakeEvents();
+  ASSERT_THAT(events, SizeIs(1));
+  EXPECT_TRUE(absl::IsUnavailable(events[0].outcome.status));
+  const std::vector<ControlAction> actions = control_.TakeActions();
+  EXPECT_TRUE(std::holds_alternative<FailRequests>(actions.back()));
+}
+
+}  // namespace
+}  // namespace shoal::router
