@@ -75,6 +75,7 @@ void RankFleet::PostNow(GroupEvent event) {
 
 void RankFleet::Connect(uint64_t owner, Post post) {
   owner_ = owner;
+  ++num_routers_;
   post_ = std::move(post);
 }
 
@@ -373,7 +374,7 @@ void RankFleet::Poison(uint32_t rank, const SentStep& step) {
     const uint64_t num_others = num_disturbances_ + 1 - num_kills;
     const auto client = std::find_if(scenario_.clients.begin(), scenario_.clients.end(),
                                      [=](const ClientPlan& c) { return c.number == number; });
-    if (num_kills > 3 * client->num_choices * (owner_ + num_others)) {
+    if (num_kills > 3 * client->num_choices * (num_routers_ + num_others)) {
       report_->Violation(absl::StrCat("poison: client ", number, " killed ", num_kills, " ranks"));
     }
   }

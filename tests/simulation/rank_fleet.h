@@ -149,7 +149,8 @@ class RankFleet {
   Random random_;
   std::vector<Process> processes_;
   std::vector<Link> links_;
-  uint64_t owner_ = 0;
+  uint64_t owner_ = 0;  // 0: no router lives
+  uint64_t num_routers_ = 0;
   Post post_;
   std::map<uint64_t, Call> calls_;
   uint64_t num_disturbances_ = 0;
