@@ -26,6 +26,9 @@ size_t NumSteps(const v1::ProcessTrace& trace) {
 }
 
 void PrintSummary(const v1::TraceStepsResponse& traces, std::ostream* out) {
+  const TracedBatch batch = MedianBatch(traces.processes(0));
+  *out << "median batch: sequences " << batch.num_sequences << ", tokens " << batch.num_tokens
+       << "\n";
   Table table({"PROCESS", "SPAN", "CALLS A STEP", "MS A STEP", "SHARE"});
   for (const v1::ProcessTrace& trace : traces.processes()) {
     for (const TraceLine& line : Summarize(trace)) {

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <map>
 #include <numeric>
+#include <set>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -18,13 +20,16 @@ using Json = nlohmann::ordered_json;
 
 constexpr char kStep[] = "step";
 constexpr char kInFlight[] = "in flight";
+constexpr char kDeliver[] = "deliver";
 // Threads of the trace.
 constexpr int kMainThread = 1;
-constexpr int kFlightThread = 2;  // and one more for every other plan under way
+constexpr int kDeliveryThread = 2;
+constexpr int kFlightThread = 3;  // and one more for every other plan under way
 constexpr uint64_t kFlights = 8;
 
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
+template <typename T>
+T Median(std::vector<T> values) {
+  if (values.empty()) return T{};
   const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
@@ -49,6 +54,16 @@ Json Named(absl::string_view what, uint32_t pid, int tid, const std::string& nam
   return {{"ph", "M"}, {"name", what}, {"pid", pid}, {"tid", tid}, {"args", {{"name", name}}}};
 }
 
+int ThreadOf(const std::string& span, uint64_t step) {
+  if (span == kInFlight) return kFlightThread + static_cast<int>(step % kFlights);
+  return span == kDeliver ? kDeliveryThread : kMainThread;
+}
+
+std::string ThreadName(int thread) {
+  if (thread == kMainThread) return "loop";
+  return thread == kDeliveryThread ? "delivery" : "plans with the ranks";
+}
+
 }  // namespace
 
 std::string ToChromeTrace(const v1::TraceStepsResponse& traces) {
@@ -59,11 +74,13 @@ std::string ToChromeTrace(const v1::TraceStepsResponse& traces) {
   Json events = Json::array();
   for (const v1::ProcessTrace& trace : traces.processes()) {
     events.push_back(Named("process_name", trace.pid(), kMainThread, trace.process()));
-    events.push_back(Named("thread_name", trace.pid(), kMainThread, "loop"));
+    std::set<int> threads;
     for (const v1::StepSpan& span : trace.spans()) {
       const std::string name = NameOf(trace, span);
-      const int tid = name == kInFlight ? kFlightThread + static_cast<int>(span.step() % kFlights)
-                                        : kMainThread;
+      const int tid = ThreadOf(name, span.step());
+      if (threads.insert(tid).second) {
+        events.push_back(Named("thread_name", trace.pid(), tid, ThreadName(tid)));
+      }
       const double begin_ns = static_cast<double>(trace.origin_unix_ns() - start + span.begin_ns());
       events.push_back({{"ph", "X"},
                         {"name", name},
@@ -72,9 +89,26 @@ std::string ToChromeTrace(const v1::TraceStepsResponse& traces) {
                         {"ts", begin_ns / 1000},
                         {"dur", static_cast<double>(span.duration_ns()) / 1000},
                         {"args", {{"step", span.step()}}}});
+      if (span.sequences() == 0) continue;
+      events.push_back({{"ph", "C"},
+                        {"name", "batch"},
+                        {"pid", trace.pid()},
+                        {"ts", begin_ns / 1000},
+                        {"args", {{"sequences", span.sequences()}, {"tokens", span.tokens()}}}});
     }
   }
   return Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump() + "\n";
+}
+
+TracedBatch MedianBatch(const v1::ProcessTrace& trace) {
+  std::vector<uint32_t> sequences;
+  std::vector<uint32_t> tokens;
+  for (const v1::StepSpan& span : trace.spans()) {
+    if (span.sequences() == 0) continue;
+    sequences.push_back(span.sequences());
+    tokens.push_back(span.tokens());
+  }
+  return {.num_sequences = Median(std::move(sequences)), .num_tokens = Median(std::move(tokens))};
 }
 
 std::vector<TraceLine> Summarize(const v1::ProcessTrace& trace) {

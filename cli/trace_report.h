@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,8 @@ namespace shoal::cli {
 
 // The Trace Event Format of Chrome and Perfetto, a JSON object: one process each for the router and
 // the ranks, "X" events in microseconds since the first. Plans that are with the ranks at the same
-// time are on threads of their own, so that events of one thread nest. Clocks are the hosts': ranks
-// of other hosts are off by what those differ.
+// time are on threads of their own, so that events of one thread nest. A counter says how large the
+// batches are.
 std::string ToChromeTrace(const v1::TraceStepsResponse& traces);
 
 // What a process spent a step on.
@@ -23,6 +24,13 @@ struct TraceLine {
   double median_us = 0;  // over steps, of the sum of a step's calls
   double share = 0;      // of all steps' time; of the whole step's line: 1
 };
+
+// Of a step, medians over the steps whose size the trace knows.
+struct TracedBatch {
+  uint32_t num_sequences = 0;
+  uint32_t num_tokens = 0;
+};
+TracedBatch MedianBatch(const v1::ProcessTrace& trace);
 
 // The whole step first, then by share; last "between steps", from the end of a step to the begin of
 // the next. A process without a span named "step", the router, has shares of the spans' own sum.

@@ -32,10 +32,11 @@ void Delivery::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Delivery::Post(std::vector<Item>* items) {
+void Delivery::Post(std::vector<Item>* items, uint64_t step) {
   if (items->empty()) return;
   base::MutexLock lock(&mutex_);
   while (pending_.size() >= kMaxPending) changed_.Wait(&mutex_);
+  pending_step_ = step;
   if (pending_.empty()) {
     pending_.swap(*items);
   } else {
@@ -49,14 +50,18 @@ void Delivery::Post(std::vector<Item>* items) {
 void Delivery::Run() {
   LowerPriority();
   std::vector<Item> batch;
+  uint64_t step = 0;
   while (true) {
     {
       base::MutexLock lock(&mutex_);
       while (pending_.empty() && !stops_) changed_.Wait(&mutex_);
       if (pending_.empty()) return;
       batch.swap(pending_);
+      step = pending_step_;
       changed_.SignalAll();
     }
+    const base::RecordedStep recorded(&recorder_, step);
+    const int64_t begin_ns = recorder_.is_recording() ? base::UnixNanos() : 0;
     for (const Item& item : batch) {
       if (const auto* event = std::get_if<Event>(&item.what)) {
         item.sink->OnEvent(*event);
@@ -65,6 +70,7 @@ void Delivery::Run() {
       }
     }
     batch.clear();
+    if (recorder_.is_recording()) recorder_.Add(0, begin_ns, base::UnixNanos());
   }
 }
 

@@ -24,7 +24,7 @@ GroupShell::GroupShell(GroupShellOptions options, std::unique_ptr<HistoryRecorde
     : options_(std::move(options)),
       control_({.group = options_.group, .scheduler = options_.scheduler}, std::move(recorder)),
       start_(options_.clock()),
-      tracer_(options_.addresses, options_.token, &recorder_),
+      tracer_(options_.addresses, options_.token, &recorder_, delivery_.recorder()),
       readiness_(absl::UnavailableError("the worker group is starting")) {
   CHECK_EQ(options_.addresses.size(), control_.state().group().num_ranks());
   for (uint32_t rank = 0; rank < control_.state().group().num_ranks(); ++rank) {
@@ -137,7 +137,7 @@ void GroupShell::Run() {
     PlanNextSteps();
     CheckFatal();
     Publish();
-    delivery_.Post(&outgoing_);
+    delivery_.Post(&outgoing_, committed_step_);
     control_.Flush();
   }
   ShutDown();
@@ -186,11 +186,12 @@ void GroupShell::HandleGroupEvent(const GroupEvent& event) {
   if (control_.state().counters().num_steps > num_steps) {
     const SentPlan plan = sent_plans_.front();
     sent_plans_.pop_front();
-    recorder_.BeginStep(plan.step);
-    recorder_.Add(StepTracer::kPlan, plan.begin_ns, plan.sent_ns);
-    recorder_.Add(StepTracer::kInFlight, plan.sent_ns, begin_ns);
+    committed_step_ = plan.step;
+    const base::RecordedStep recorded(&recorder_, plan.step);
+    recorder_.Add(StepTracer::kPlan, plan.begin_ns, plan.made_ns);
+    recorder_.Add(StepTracer::kSend, plan.made_ns, plan.sent_ns);
+    recorder_.Add(StepTracer::kInFlight, plan.sent_ns, begin_ns, plan.batch);
     recorder_.Add(StepTracer::kCommit, begin_ns, base::UnixNanos());
-    recorder_.EndStep();
   }
   CarryOut();
   NoteGroupState();
@@ -255,11 +256,17 @@ void GroupShell::Perform(const OpenStream& action) {
 }
 
 void GroupShell::Perform(const SendStep& action) {
+  SentPlan sent{.step = action.plan.step,
+                .begin_ns = plan_begin_ns_,
+                .made_ns = base::UnixNanos(),
+                .sent_ns = 0,
+                .batch = {.num_sequences = static_cast<uint32_t>(action.plan.rows.size())}};
+  for (const base::StepRow& row : action.plan.rows) sent.batch.num_tokens += row.num_tokens;
   ToProto(action.plan, {.owner_id = options_.owner_id, .counter = action.epoch}, &plan_message_);
   const grpc::ByteBuffer bytes = SerializePlan(plan_message_);
   for (const auto& link : links_) link->Send(bytes);
-  sent_plans_.push_back(
-      {.step = action.plan.step, .begin_ns = plan_begin_ns_, .sent_ns = base::UnixNanos()});
+  sent.sent_ns = base::UnixNanos();
+  sent_plans_.push_back(sent);
 }
 
 void GroupShell::Perform(const AbortRank& action) {

@@ -86,11 +86,13 @@ class GroupShell final : public Engine {
   void AbandonTrace(uint64_t id) override { tracer_.Abandon(id); }
 
  private:
-  // For the trace: when its making began and when it was sent, of Unix time.
+  // For the trace: when its making began, when it was made and when it was sent, of Unix time.
   struct SentPlan {
     uint64_t step;
     int64_t begin_ns;
+    int64_t made_ns;
     int64_t sent_ns;
+    base::BatchSize batch;
   };
 
   void Run();
@@ -133,6 +135,7 @@ class GroupShell final : public Engine {
   worker::v1::ExecuteRequest plan_message_;  // reused from step to step
   int64_t plan_begin_ns_ = 0;                // of the plan that is being made
   std::deque<SentPlan> sent_plans_;          // with the ranks, oldest first
+  uint64_t committed_step_ = 0;              // the last one
   uint64_t num_losses_ = 0;                  // of the group, that were seen
   uint64_t ready_epoch_ = 0;                 // likewise
   uint64_t num_finished_ = 0;                // sequences

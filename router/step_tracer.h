@@ -19,11 +19,13 @@ namespace shoal::router {
 // each process: operators ask for it now and then, and the group's thread is not to wait.
 class StepTracer {
  public:
-  // The names of the router's spans, which the owner of `recorder` writes.
-  enum Name : uint32_t { kPlan, kInFlight, kCommit };
+  // The names of the router's spans. All but kDeliver are written by the owner of `recorder`, in
+  // the step that they belong to; a batch of Delivery is the step's that it came of.
+  enum Name : uint32_t { kPlan, kSend, kInFlight, kCommit, kDeliver };
 
-  // `recorder` outlives this. `token` as for WorkerClient.
-  StepTracer(std::vector<std::string> addresses, std::string token, base::SpanRecorder* recorder);
+  // The recorders outlive this. `token` as for WorkerClient.
+  StepTracer(std::vector<std::string> addresses, std::string token, base::SpanRecorder* recorder,
+             base::SpanRecorder* delivery_recorder);
   ~StepTracer();
 
   // See Engine::TraceSteps and AbandonTrace. Thread-safe.
@@ -37,13 +39,16 @@ class StepTracer {
   struct Trace;
 
   void Run(Trace* trace);
+  // The router's own spans, by begin.
+  absl::StatusOr<std::vector<base::Span>> TraceRouter(Trace* trace);
   absl::Status TraceRank(Trace* trace, size_t rank);
-  // The ranks' calls end.
-  void Cancel(Trace* trace);
+  // It ends soon, whether or not its calls have begun.
+  static void Cancel(Trace* trace);
 
   const std::vector<std::string> addresses_;  // [rank]
   const std::string token_;
   base::SpanRecorder* const recorder_;
+  base::SpanRecorder* const delivery_recorder_;
   base::Mutex mutex_;
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<Trace> trace_ ABSL_GUARDED_BY(mutex_);  // running, or ended and not yet joined

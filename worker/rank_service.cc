@@ -353,6 +353,7 @@ grpc::Status RankService::Trace(grpc::ServerContext* context, const v1::TraceReq
 grpc::Status RankService::Inspect(grpc::ServerContext* context, const v1::InspectRequest*,
                                   v1::InspectResponse* response) {
   if (const grpc::Status allowed = CheckCaller(*context); !allowed.ok()) return allowed;
+  response->set_unix_ns(base::UnixNanos());
   const std::shared_ptr<RankEngine> inspected = engine();
   if (inspected == nullptr) {
     response->set_state("no shard loaded");
@@ -388,10 +389,16 @@ absl::Status RankService::RunStep(const v1::StepPlan& message, std::string* stre
     stream_lives_ = true;
     running = engine_;
   }
+  base::SpanRecorder* const recorder = running->recorder();
+  const base::RecordedStep recorded(recorder, message.step());
+  const bool is_recording = recorder->is_recording();
+  const int64_t received_ns = is_recording ? base::UnixNanos() : 0;
   base::StepPlan plan;
   SHOAL_RETURN_IF_ERROR(DecodePlan(message, &plan));
+  if (is_recording) recorder->Add(RankEngine::kReceive, received_ns, base::UnixNanos());
   StepOutcome outcome;
   SHOAL_RETURN_IF_ERROR(running->Step(plan, &outcome));
+  const int64_t done_ns = is_recording ? base::UnixNanos() : 0;
   response->Clear();
   *response->mutable_epoch() = message.epoch();
   response->set_step(message.step());
@@ -405,6 +412,7 @@ absl::Status RankService::RunStep(const v1::StepPlan& message, std::string* stre
   response->mutable_timings()->set_compute_ns(outcome.compute_ns);
   response->mutable_timings()->set_wait_peers_ns(outcome.wait_peers_ns);
   response->mutable_timings()->set_sample_ns(outcome.sample_ns);
+  if (is_recording) recorder->Add(RankEngine::kReply, done_ns, base::UnixNanos());
   return absl::OkStatus();
 }
 

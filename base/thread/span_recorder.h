@@ -16,6 +16,12 @@
 
 namespace shoal::base {
 
+// What a step worked on.
+struct BatchSize {
+  uint32_t num_sequences = 0;
+  uint32_t num_tokens = 0;
+};
+
 // What ran from when to when, in nanoseconds of Unix time (so that processes of one machine share
 // an axis).
 struct Span {
@@ -23,6 +29,7 @@ struct Span {
   uint32_t name = 0;  // an index that the recorder's owner gives a meaning
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
+  BatchSize batch;  // zeros where the writer does not say
 };
 
 inline int64_t UnixNanos() { return absl::GetCurrentTimeNanos(); }
@@ -35,9 +42,9 @@ inline int64_t UnixNanos() { return absl::GetCurrentTimeNanos(); }
 class SpanRecorder {
  public:
   // Waits until `num_steps` steps have begun and ended, for `timeout`, or until `is_abandoned`,
-  // which is asked now and then, says so; what was recorded, in order, at most `max_spans`.
-  // FAILED_PRECONDITION: another thread is recording.
-  // DEADLINE_EXCEEDED: the running step did not end within `timeout` and a second.
+  // which is asked at once and then every 50 ms, says so; what was recorded, in order, at most
+  // `max_spans`. FAILED_PRECONDITION: another thread is recording. DEADLINE_EXCEEDED: the running
+  // step did not end within `timeout` and a second.
   absl::StatusOr<std::vector<Span>> Record(uint32_t num_steps, size_t max_spans,
                                            absl::Duration timeout,
                                            const std::function<bool()>& is_abandoned = nullptr) {
@@ -68,13 +75,6 @@ class SpanRecorder {
     return std::move(spans_);
   }
 
-  // Ends a Record that waits: it returns what it has. Any thread.
-  void Abandon() {
-    MutexLock lock(&mutex_);
-    steps_left_ = 0;
-    changed_.SignalAll();
-  }
-
   // --- The writer's. ---
 
   void BeginStep(uint64_t step) {
@@ -89,9 +89,10 @@ class SpanRecorder {
   bool is_recording() const { return is_recording_; }
 
   // Nothing when the step is not recorded; no thread but the writer touches spans_ while in_step_.
-  void Add(uint32_t name, int64_t begin_ns, int64_t end_ns) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  void Add(uint32_t name, int64_t begin_ns, int64_t end_ns,
+           BatchSize batch = {}) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (!is_recording_ || spans_.size() == spans_.capacity()) return;
-    spans_.push_back({.step = step_, .name = name, .begin_ns = begin_ns, .end_ns = end_ns});
+    spans_.push_back({step_, name, begin_ns, end_ns, batch});
   }
 
   void EndStep() {
@@ -117,6 +118,20 @@ class SpanRecorder {
   uint32_t steps_left_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t step_ ABSL_GUARDED_BY(mutex_) = 0;  // written by the writer alone
   std::vector<Span> spans_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A step of a loop, from its construction to its destruction. The writer's.
+class RecordedStep {
+ public:
+  RecordedStep(SpanRecorder* recorder, uint64_t step) : recorder_(recorder) {
+    recorder->BeginStep(step);
+  }
+  ~RecordedStep() { recorder_->EndStep(); }
+  RecordedStep(const RecordedStep&) = delete;
+  RecordedStep& operator=(const RecordedStep&) = delete;
+
+ private:
+  SpanRecorder* const recorder_;
 };
 
 }  // namespace shoal::base

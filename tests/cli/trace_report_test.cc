@@ -1,5 +1,6 @@
 #include "cli/trace_report.h"
 
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -72,6 +73,8 @@ TEST(ChromeTraceTest, IsOnOneAxisAndEventsOfAThreadNest) {
   router->set_origin_unix_ns(4'000'000);
   Add(router, 1, "in flight", 0, 500);
   Add(router, 2, "in flight", 300, 500);  // while the first is
+  Add(router, 1, "commit", 500, 20);
+  Add(router, 1, "deliver", 510, 100);  // on a thread of its own
   *traces.add_processes() = ThreeSteps();
   const nlohmann::json trace = nlohmann::json::parse(ToChromeTrace(traces));
   std::map<std::pair<int, int>, double> free_at;  // of a thread's outermost events
@@ -80,15 +83,39 @@ TEST(ChromeTraceTest, IsOnOneAxisAndEventsOfAThreadNest) {
     if (event["ph"] != "X") continue;
     ++num_events;
     const std::string name = event["name"];
-    if (name != "step" && name != "in flight") continue;
+    if (absl::StrContains(name, "MatMul") || name == "Embed") continue;  // inside a step
     double& free = free_at[{event["pid"], event["tid"]}];
     EXPECT_GE(event["ts"].get<double>(), free) << event;
     free = event["ts"].get<double>() + event["dur"].get<double>();
   }
-  EXPECT_EQ(num_events, 2 + 12);
-  EXPECT_EQ(free_at.size(), 3u) << "two plans under way and a rank";
+  EXPECT_EQ(num_events, 4 + 12);
+  EXPECT_EQ(free_at.size(), 5u) << "two plans under way, loop and delivery, and a rank";
   EXPECT_EQ(trace["traceEvents"][2]["ts"], 0);
   EXPECT_THAT((free_at[{10, 1}]), DoubleEq(1000 + 3000 + 300)) << "1 ms later, by its origin";
+}
+
+TEST(ChromeTraceTest, CountsTheBatchWhereItIsKnown) {
+  v1::TraceStepsResponse traces;
+  v1::ProcessTrace* router = traces.add_processes();
+  for (const uint32_t step : {1, 2, 3}) {
+    Add(router, step, "plan", static_cast<int>(step) * 10, 1);
+    Add(router, step, "in flight", static_cast<int>(step) * 10 + 1, 5);
+    v1::StepSpan* span = router->mutable_spans(router->spans_size() - 1);
+    span->set_sequences(step);
+    span->set_tokens(100 * step);
+  }
+  router->mutable_spans(5)->set_tokens(7);
+  EXPECT_EQ(MedianBatch(*router).num_sequences, 2u);
+  EXPECT_EQ(MedianBatch(*router).num_tokens, 100u) << "of 100, 200 and 7";
+  EXPECT_EQ(MedianBatch(v1::ProcessTrace()).num_sequences, 0u);
+  const nlohmann::json trace = nlohmann::json::parse(ToChromeTrace(traces));
+  std::vector<nlohmann::json> counts;
+  for (const nlohmann::json& event : trace["traceEvents"]) {
+    if (event["ph"] == "C") counts.push_back(event);
+  }
+  ASSERT_EQ(counts.size(), 3u);
+  EXPECT_EQ(counts[1]["args"], nlohmann::json({{"sequences", 2}, {"tokens", 200}}));
+  EXPECT_EQ(counts[1]["ts"], 21);
 }
 
 }  // namespace

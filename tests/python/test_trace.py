@@ -38,19 +38,25 @@ def test_a_trace_has_the_steps_of_router_and_ranks(served, tmp_path):
         assert len({e["args"]["step"] for e in spans}) == 20
         kinds = {e["name"] for e in spans}
         if name == "router":
-            assert kinds == {"plan", "in flight", "commit"}
+            assert kinds == {"plan", "send", "in flight", "commit", "deliver"}
+            counts = [e["args"] for e in events if e["ph"] == "C"]
+            assert counts == [{"sequences": 1, "tokens": 1}] * 20
             continue
         assert ranks[pid] == name
         steps = {e["args"]["step"]: e for e in spans if e["name"] == "step"}
-        assert {"Embed", "sample", "MatMul head"} <= kinds and any("AllGather" in kind for kind in kinds)
+        assert {"receive", "Embed", "sample", "MatMul head", "reply"} <= kinds and any("AllGather" in kind for kind in kinds)
         assert any(kind.startswith("layer 1 ") for kind in kinds)
         for span in spans:
             step = steps[span["args"]["step"]]
+            if span["name"] in ("receive", "reply"):  # before and after it
+                assert span["ts"] + span["dur"] <= step["ts"] + 1 or span["ts"] + 1 >= step["ts"] + step["dur"]
+                continue
             assert step["ts"] <= span["ts"] + 1 and span["ts"] + span["dur"] <= step["ts"] + step["dur"] + 1
     # The table: ops of all layers in one line.
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["rank-1", "step", "1"] in [line[:3] for line in lines] and "100.0%" in done.stdout
     assert "layer" not in done.stdout and "between steps" in done.stdout
+    assert done.stdout.startswith("median batch: sequences 1, tokens 1\n")
 
 
 def test_an_idle_cluster_ends_a_trace_in_time_with_what_there_is(served):

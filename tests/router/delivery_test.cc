@@ -1,5 +1,6 @@
 #include "router/delivery.h"
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -67,6 +68,29 @@ TEST(DeliveryTest, LetsGoOfASinkAfterItsLastEvent) {
   delivery.Post(&items);
   delivery.Stop();
   EXPECT_EQ(sink.use_count(), 1);
+}
+
+TEST(DeliveryTest, RecordsABatchAsOfTheStepItCameOf) {
+  auto sink = std::make_shared<GatedSink>();
+  sink->Open();
+  Delivery delivery;
+  std::atomic<bool> is_recorded = false;
+  auto spans = std::async(std::launch::async, [&] {
+    auto recorded = delivery.recorder()->Record(1, 10, absl::Minutes(1));
+    is_recorded = true;
+    return recorded;
+  });
+  std::vector<Delivery::Item> items;
+  while (!is_recorded) {
+    items.push_back(MakeItem(sink, 1));
+    delivery.Post(&items, 77);
+  }
+  const auto recorded = spans.get();
+  ASSERT_TRUE(recorded.ok()) << recorded.status();
+  ASSERT_EQ(recorded->size(), 1u);
+  EXPECT_EQ(recorded->front().step, 77u);
+  EXPECT_GE(recorded->front().end_ns, recorded->front().begin_ns);
+  delivery.Stop();
 }
 
 TEST(DeliveryTest, APosterFarAheadWaits) {

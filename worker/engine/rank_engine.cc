@@ -10,11 +10,6 @@
 namespace shoal::worker {
 namespace {
 
-// Names of spans.
-constexpr uint32_t kStepName = 0;
-constexpr uint32_t kSampleName = 1;
-constexpr uint32_t kFirstOpName = 2;
-
 int64_t NowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -32,7 +27,7 @@ RankEngine::RankEngine(std::unique_ptr<RankModel> model)
   requests_.reserve(limits_.max_batch_tokens);
   request_uses_.reserve(limits_.max_batch_tokens);
   results_.reserve(limits_.max_batch_tokens);
-  model_->executor().SetRecorder(&recorder_, kFirstOpName);
+  model_->executor().SetRecorder(&recorder_, kFirstOp);
 }
 
 RankEngine::~RankEngine() = default;
@@ -68,13 +63,12 @@ RankEngine::Position RankEngine::position() const {
 absl::StatusOr<std::vector<base::Span>> RankEngine::Trace(
     uint32_t num_steps, absl::Duration timeout, const std::function<bool()>& is_abandoned) {
   // A prompt whose every token wants its logprob runs the last ops several times.
-  const size_t spans_per_step =
-      2 * (kFirstOpName + model_->executor().program().instructions.size());
+  const size_t spans_per_step = 2 * (kFirstOp + model_->executor().program().instructions.size());
   return recorder_.Record(num_steps, num_steps * spans_per_step, timeout, is_abandoned);
 }
 
 std::vector<std::string> RankEngine::span_names() const {
-  std::vector<std::string> names = {"step", "sample"};
+  std::vector<std::string> names = {"receive", "step", "sample", "reply"};  // as SpanName
   for (const graph::Instruction& instruction : model_->executor().program().instructions) {
     names.push_back(instruction.name);
   }
@@ -82,12 +76,10 @@ std::vector<std::string> RankEngine::span_names() const {
 }
 
 absl::Status RankEngine::Step(const base::StepPlan& plan, StepOutcome* outcome) {
-  recorder_.BeginStep(plan.step);
   if (!recorder_.is_recording()) return RunStep(plan, outcome);
   const int64_t begin_ns = base::UnixNanos();
   absl::Status status = RunStep(plan, outcome);
-  recorder_.Add(kStepName, begin_ns, base::UnixNanos());
-  recorder_.EndStep();
+  recorder_.Add(kStep, begin_ns, base::UnixNanos());
   return status;
 }
 
@@ -135,7 +127,7 @@ absl::Status RankEngine::RunBatch(const base::StepPlan& plan, const StepBatch& b
     outcome->sample_ns += NowNs() - sample_start;
     if (recorder_.is_recording()) {
       const int64_t end_ns = base::UnixNanos();
-      recorder_.Add(kSampleName, end_ns - (NowNs() - sample_start), end_ns);
+      recorder_.Add(kSample, end_ns - (NowNs() - sample_start), end_ns);
     }
   }
   return absl::OkStatus();

@@ -55,11 +55,15 @@ class RankEngine {
   // after which the epoch is lost.
   absl::Status Step(const base::StepPlan& plan, StepOutcome* outcome);
 
-  // Records the next steps; see base::SpanRecorder::Record. Any thread. What a Span's name stands
-  // for is span_names()[name]: the whole step, sampling, then the program's ops.
+  // Of spans: then come the program's ops, see span_names. kReceive and kReply are around a Step.
+  enum SpanName : uint32_t { kReceive, kStep, kSample, kReply, kFirstOp };
+
+  // Records the next steps; see base::SpanRecorder::Record. Any thread.
   absl::StatusOr<std::vector<base::Span>> Trace(uint32_t num_steps, absl::Duration timeout,
                                                 const std::function<bool()>& is_abandoned);
-  std::vector<std::string> span_names() const;
+  std::vector<std::string> span_names() const;  // [name]
+  // Step's caller is its writer: it begins a step before Step and ends it thereafter.
+  base::SpanRecorder* recorder() { return &recorder_; }
 
   // Runs one token through every kernel, so that the first step is not slower than the others.
   // Collective: every shard calls it.
@@ -86,7 +90,7 @@ class RankEngine {
   std::vector<SampleRequest> requests_;  // scratch
   std::vector<uint32_t> request_uses_;   // scratch: index into output_uses of each request
   std::vector<SampleResult> results_;    // scratch
-  base::SpanRecorder recorder_;          // written by Step
+  base::SpanRecorder recorder_;
   std::atomic<uint64_t> step_{0};
   std::atomic<uint64_t> steps_done_{0};
 
