@@ -64,8 +64,9 @@ class Steps {
               recorder->Add(StepTracer::kCommit, begin_ns + 50, begin_ns + 60);
               recorder->Add(StepTracer::kInFlight, begin_ns, begin_ns + 50, {3, 40});
             }
-            if (delivery != nullptr) {
-              const base::RecordedStep recorded(delivery, step);
+            for (const uint64_t delivered : {uint64_t{0}, step}) {  // 0: of no step that runs
+              if (delivery == nullptr) break;
+              const base::RecordedStep recorded(delivery, delivered);
               delivery->Add(0, begin_ns + 70, begin_ns + 90);
             }
             std::this_thread::yield();
