@@ -1,8 +1,11 @@
 """`shoalctl trace`: the next steps of the router and of every rank, on one axis."""
 
 import json
+import os
+import signal
 import subprocess
 import threading
+import time
 
 import grpc
 import pytest
@@ -64,24 +67,44 @@ def test_an_idle_cluster_ends_a_trace_in_time_with_what_there_is(served):
     assert done.returncode == 0 and "(0 of 5 steps ran in 300ms)" in done.stderr and done.stdout == ""
 
 
-def test_one_trace_at_a_time_and_one_that_nobody_awaits_ends(served):
-    first = served.admin.TraceSteps.future(admin_pb2.TraceStepsRequest(steps=5))
-    begun = threading.Event()
-    for _ in range(200):  # until the first has begun
-        done = trace(served, "--steps", 5, "--wait", 0.05)
+def begin_idle_trace(cluster):
+    """A trace that has begun and has 30 s to wait, and what a second one is told."""
+    first = cluster.admin.TraceSteps.future(admin_pb2.TraceStepsRequest(steps=5))
+    for _ in range(200):
+        done = trace(cluster, "--steps", 5, "--wait", 0.05)
         if done.returncode != 0:
             break
-        begun.wait(0.01)
-    assert "a trace is being recorded already" in done.stderr
-    first.cancel()
+        threading.Event().wait(0.01)
+    return first, done.stderr
+
+
+def trace_again(cluster):
     for _ in range(200):
-        done = trace(served, "--steps", 5, "--wait", 0.05)
+        done = trace(cluster, "--steps", 5, "--wait", 0.05)
         if done.returncode == 0:
             break
-        begun.wait(0.01)
-    assert done.returncode == 0, "the abandoned one holds the recorder for its 30 s"
+        threading.Event().wait(0.01)
+    return done
+
+
+def test_one_trace_at_a_time_and_one_that_nobody_awaits_ends(served):
+    first, refusal = begin_idle_trace(served)
+    assert "a trace is being recorded already" in refusal
+    first.cancel()
+    assert trace_again(served).returncode == 0, "the abandoned one holds the recorder for its 30 s"
     stream = served.stream([1, 2, 3], max_tokens=50, ignore_eos=True)
     assert len(collect(stream)[0][0].ids) == 50
+
+
+def test_a_rank_that_dies_ends_the_trace_and_the_next_has_its_successor(served):
+    first, _ = begin_idle_trace(served)
+    os.kill(served.pids()[1], signal.SIGKILL)
+    begin = time.monotonic()
+    with pytest.raises(grpc.RpcError) as error:
+        first.result()
+    assert error.value.code() == grpc.StatusCode.UNAVAILABLE and "rank 1" in error.value.details()
+    assert time.monotonic() - begin < 15, "it had 30 s"
+    assert trace_again(served).returncode == 0
 
 
 def test_a_file_that_cannot_be_written_is_an_error_before_anything_is_recorded(served, tmp_path):
