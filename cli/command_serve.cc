@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@
 #include "cli/cpu_split.h"
 #include "cli/exit_code.h"
 #include "cli/process_loop.h"
+#include "glog/logging.h"
 
 namespace shoal::cli {
 namespace {
@@ -66,10 +68,11 @@ std::vector<std::string> RankAddresses(int num_ranks) {
   return addresses;
 }
 
-// 128 random bits.
+// 128 random bits of the kernel's.
 std::string NewToken() {
-  std::random_device device;
-  return absl::StrFormat("%08x%08x%08x%08x", device(), device(), device(), device());
+  uint64_t bits[2];
+  PCHECK(getrandom(bits, sizeof(bits), 0) == sizeof(bits));  // so few always come at once
+  return absl::StrFormat("%016x%016x", bits[0], bits[1]);
 }
 
 std::vector<std::string> RankArgs(const ServeFlags& flags, const CpuSplit& split, int rank,

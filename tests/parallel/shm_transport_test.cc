@@ -24,6 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/unique_fd.h"
 #include "parallel/cancel_event.h"
+#include "parallel/shm_socket.h"
 
 namespace shoal::parallel {
 namespace {
@@ -32,6 +33,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using Clock = std::chrono::steady_clock;
+
+constexpr uid_t kOtherUser = 65534;
 
 ShmOptions Options(int rank, int size) {
   ShmOptions options;
@@ -276,6 +279,50 @@ TEST(ShmRendezvousTest, StrangersAreSentAway) {
   host_thread.join();
   EXPECT_TRUE(host.ok()) << host.status();
   EXPECT_TRUE(guest.ok()) << guest.status();
+}
+
+// What a rank of another user would do: all is right but the user.
+TEST(ShmRendezvousTest, ProcessesOfOtherUsersAreSentAway) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root may become another user";
+  const ShmOptions options = Options(1, 2);  // named after this process
+  const pid_t stranger = fork();
+  if (stranger == 0) {
+    if (setuid(kOtherUser) != 0) _exit(1);
+    const Deadline deadline(absl::Seconds(30));
+    auto socket = ConnectTo(ShmSocketName(options.nonce), deadline);
+    while (absl::IsUnavailable(socket.status())) {  // the host does not listen yet
+      std::this_thread::yield();
+      socket = ConnectTo(ShmSocketName(options.nonce), deadline);
+    }
+    ShmHello hello;
+    hello.rank = 1;
+    hello.size = 2;
+    hello.slot_bytes = options.slot_bytes;
+    if (!socket.ok() || !SendHello(*socket, hello).ok()) _exit(2);
+    _exit(ReceiveReply(*socket, 3, deadline).ok() ? 3 : 0);
+  }
+  absl::StatusOr<std::unique_ptr<Transport>> host;
+  std::thread host_thread([&] { host = ConnectShm(Options(0, 2)); });
+  EXPECT_EQ(ExitCode(stranger), 0);
+  const auto guest = ConnectShm(options);
+  host_thread.join();
+  EXPECT_TRUE(host.ok()) << host.status();
+  EXPECT_TRUE(guest.ok()) << guest.status();
+}
+
+TEST(ShmRendezvousTest, AHostOfAnotherUserIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root may become another user";
+  ShmOptions options = Options(0, 2);
+  options.connect_timeout = absl::Seconds(2);
+  const pid_t stranger = fork();
+  if (stranger == 0) {
+    _exit(setuid(kOtherUser) == 0 && !ConnectShm(options).ok() ? 0 : 1);
+  }
+  const auto guest = ConnectShm(Options(1, 2));
+  EXPECT_EQ(guest.status().code(), absl::StatusCode::kPermissionDenied) << guest.status();
+  EXPECT_THAT(MessageOf(guest.status()), HasSubstr(absl::StrCat("of user ", kOtherUser)));
+  kill(stranger, SIGKILL);
+  ExitCode(stranger);
 }
 
 TEST(ShmRendezvousTest, ANonceInUseIsRefusedAndTheFirstGroupGoesOn) {

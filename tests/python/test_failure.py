@@ -11,7 +11,8 @@ import time
 import grpc
 import pytest
 
-from cluster import BIN, Cluster, collect, worker_pb2, worker_pb2_grpc
+from cluster import (BIN, Cluster, admin_pb2_grpc, collect, free_port, inference_pb2_grpc, worker_pb2,
+                     worker_pb2_grpc)
 
 PROMPTS = [[(7 * i + 3 * j) % 500 for j in range(1, 12 + i)] for i in range(8)]
 LONG = dict(max_tokens=180, ignore_eos=True, temperature=0.8, seed=11)
@@ -97,6 +98,48 @@ def test_a_rank_that_hangs_is_killed_and_replaced(models, victim):
         assert after[victim] != before[victim] and after[1 - victim] == before[1 - victim]
         assert gone(before[victim])
         assert f"rank {victim} hangs: killing process {before[victim]}" in cluster.log
+
+
+class HandStarted(Cluster):
+    """Two ranks and their router without `serve`: nobody replaces what hangs. Leave it as a context manager."""
+
+    def __init__(self, model, *flags):
+        name = f"unix-abstract:shoal-test-{os.getpid()}-{time.monotonic_ns()}-"
+        self.address, self.admin_address = (f"127.0.0.1:{free_port()}" for _ in range(2))
+        options = dict(stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.processes = [
+            subprocess.Popen([str(BIN / "shoal-worker"), "--model", str(model), "--threads", "1", "--listen", name + rank], **options)
+            for rank in "01"]
+        self.process = subprocess.Popen(
+            [str(BIN / "shoal-router"), "--workers", f"{name}0,{name}1", "--listen", self.address,
+             "--admin-listen", self.admin_address, *map(str, flags)], **options)
+        self.processes.append(self.process)
+        assert self.process.stdout.readline().startswith("READY")
+        self.channel = grpc.insecure_channel(self.address)
+        self.stub = inference_pb2_grpc.InferenceServiceStub(self.channel)
+        self.admin = admin_pb2_grpc.AdminServiceStub(grpc.insecure_channel(self.admin_address))
+
+    def __exit__(self, kind, value, trace):
+        for process in reversed(self.processes):
+            process.terminate()
+        assert [process.wait(timeout=20) for process in self.processes] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_fenced_rank_that_wakes_up_does_no_harm(models, victim):
+    with HandStarted(models(), "--step-timeout", 1) as cluster:
+        want = [cluster.generate(p, **LONG).ids for p in PROMPTS[:4]]
+        before, epoch = cluster.pids(), cluster.status().epoch
+        streams = [cluster.stream(p, **LONG) for p in PROMPTS[:4]]
+        firsts = [next(s) for s in streams]
+        os.kill(before[victim], signal.SIGSTOP)
+        try:
+            assert cluster.process.stdout.readline() == f"HUNG rank={victim} pid={before[victim]}\n"
+            assert not cluster.status().ready
+        finally:
+            os.kill(before[victim], signal.SIGCONT)
+        assert [collect([first, *stream])[0][0].ids for first, stream in zip(firsts, streams)] == want
+        assert cluster.pids() == before and cluster.status().epoch > epoch
 
 
 def test_streams_of_a_rank_that_stays_silent_end_unavailable(models):

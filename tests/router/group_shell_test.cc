@@ -1,5 +1,6 @@
 #include "router/group_shell.h"
 
+#include <atomic>
 #include <future>
 #include <map>
 #include <memory>
@@ -7,7 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/router/fake_rank.h"
@@ -16,7 +20,9 @@
 namespace shoal::router {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 // Keeps what happens to one submission.
 class CollectingSink final : public SequenceSink {
@@ -72,6 +78,32 @@ class CollectingSink final : public SequenceSink {
   std::map<uint64_t, std::string> texts_ ABSL_GUARDED_BY(mutex_);
 };
 
+// Keeps the log lines that speak of the worker group.
+class GroupLog final : public google::LogSink {
+ public:
+  GroupLog() { google::AddLogSink(this); }
+  ~GroupLog() override { google::RemoveLogSink(this); }
+
+  void send(google::LogSeverity severity, const char*, const char*, int,
+            const google::LogMessageTime&, const char* message, size_t size) override {
+    std::string text(message, size);
+    if (!absl::StrContains(text, "the worker group")) return;
+    base::MutexLock lock(&mutex_);
+    lines_.push_back(absl::StrCat(google::GetLogSeverityName(severity), " ", text));
+    changed_.SignalAll();
+  }
+  std::vector<std::string> WaitForLines(size_t count) {
+    base::MutexLock lock(&mutex_);
+    while (lines_.size() < count) changed_.Wait(&mutex_);
+    return lines_;
+  }
+
+ private:
+  base::Mutex mutex_;
+  base::CondVar changed_;
+  std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
+};
+
 // A real shell and fake ranks, over real sockets.
 class GroupShellTest : public ::testing::Test {
  protected:
@@ -89,7 +121,7 @@ class GroupShellTest : public ::testing::Test {
     options_.group.min_backoff = absl::Milliseconds(5);
     options_.group.max_backoff = absl::Milliseconds(50);
     options_.owner_id = "test-router";
-    options_.clock = absl::Now;
+    options_.clock = [this] { return absl::Now() + absl::Seconds(clock_offset_s_.load()); };
     options_.random = [this] { return ++random_; };
     options_.on_readiness = [this](bool is_ready) {
       base::MutexLock lock(&mutex_);
@@ -130,6 +162,7 @@ class GroupShellTest : public ::testing::Test {
   std::vector<std::unique_ptr<FakeRank>> ranks_;
   std::unique_ptr<GroupShell> shell_;
   uint64_t random_ = 0;
+  std::atomic<int> clock_offset_s_ = 0;
   base::Mutex mutex_;
   base::CondVar changed_;
   std::vector<bool> readiness_changes_ ABSL_GUARDED_BY(mutex_);
@@ -157,6 +190,22 @@ TEST_F(GroupShellTest, ServesWhatTheRanksGenerate) {
   EXPECT_EQ(status.ranks[1].state, RankState::kReady);
   EXPECT_GT(status.ranks[1].compute_time, absl::ZeroDuration());
   EXPECT_EQ(ranks_[0]->rendezvous(), ranks_[1]->rendezvous()) << "ranks must meet";
+}
+
+TEST_F(GroupShellTest, RanksThatStartLateAreMentionedAfterAWhileAndWarnedOfMuchLater) {
+  GroupLog log;
+  AddRanks(2);
+  ranks_[1]->Kill();
+  StartShell();
+  EXPECT_FALSE(shell_->WaitUntilReady(absl::Milliseconds(200)).ok());  // many probes, no line
+  clock_offset_s_ = 3;
+  EXPECT_THAT(
+      log.WaitForLines(1),
+      ElementsAre(StartsWith("INFO waiting for the worker group: rank 1: does not answer")));
+  clock_offset_s_ = 11;
+  EXPECT_THAT(log.WaitForLines(2)[1], StartsWith("WARNING the worker group: rank 1: does not"));
+  ranks_[1]->Start();
+  EXPECT_TRUE(shell_->WaitUntilReady(absl::Seconds(20)).ok());
 }
 
 TEST_F(GroupShellTest, TheNextPlanIsSentBeforeTheTokensAreBack) {
