@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <future>
 #include <set>
 #include <utility>
 
@@ -163,12 +164,21 @@ void StepTracer::Run(Trace* trace) {
 
 absl::StatusOr<std::vector<base::Span>> StepTracer::TraceRouter(Trace* trace) {
   std::atomic<bool> is_over{false};
+  std::promise<void> begin;  // kept when the delivery recorder has been armed, or refuses
+  bool has_begun = false;
+  const auto note_begin = [&] {
+    if (!std::exchange(has_begun, true)) begin.set_value();
+  };
   absl::StatusOr<std::vector<base::Span>> deliveries;
   std::thread delivery([&] {
     const uint32_t max_batches = trace->num_steps * kDeliveriesPerStep;
-    deliveries = delivery_recorder_->Record(max_batches, max_batches, trace->timeout + kGrace,
-                                            [&] { return is_over.load(); });
+    deliveries = delivery_recorder_->Record(max_batches, max_batches, trace->timeout + kGrace, [&] {
+      note_begin();
+      return is_over.load();
+    });
+    note_begin();
   });
+  begin.get_future().wait();
   auto spans = recorder_->Record(trace->num_steps, trace->num_steps * kSpansPerStep, trace->timeout,
                                  [trace] { return trace->is_cancelled.load(); });
   is_over.store(true);

@@ -170,7 +170,7 @@ TEST(StepTracerTest, HasTheDeliveriesOfItsOwnStepsAlone) {
     if (name == "deliver") with_delivery.insert(span.step());
   }
   EXPECT_EQ(with_commit.size(), 7u);
-  EXPECT_GE(with_delivery.size(), 6u) << "all but one that came before its recorder was ready";
+  EXPECT_GE(with_delivery.size(), 6u) << "all but the last, which comes after its commit";
   EXPECT_TRUE(std::includes(with_commit.begin(), with_commit.end(), with_delivery.begin(),
                             with_delivery.end()));
 }
