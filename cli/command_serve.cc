@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
@@ -20,6 +21,7 @@
 #include "absl/strings/strip.h"
 #include "base/cluster_token.h"
 #include "base/cpu_quota.h"
+#include "base/utf8.h"
 #include "cli/cpu_split.h"
 #include "cli/exit_code.h"
 #include "cli/process_loop.h"
@@ -162,7 +164,12 @@ int RunServe(const ServeFlags& flags) {
                     absl::StrJoin(addresses, ","), "--tensor-parallel-size",
                     absl::StrCat(flags.tp),        "--parent-pid",
                     absl::StrCat(getpid())};
-  if (getenv("SHOAL_MODEL_NAME") == nullptr) {  // of two --model-name the last counts
+  const bool is_named = std::find(flags.router_args.begin(), flags.router_args.end(),
+                                  "--model-name") != flags.router_args.end();
+  if (!is_named && getenv("SHOAL_MODEL_NAME") == nullptr) {
+    if (!base::IsValidUtf8(StemOf(flags.model))) {
+      return Fail(kExitUsage, "the model's file name is not UTF-8: give it a --model-name");
+    }
     options.router.push_back("--model-name");
     options.router.push_back(StemOf(flags.model));
   }

@@ -66,8 +66,9 @@ LineEditor::LineEditor(std::string prompt) : prompt_(std::move(prompt)) {
   el_set(edit_, EL_SIGNAL, 1);  // stops, continues and resizes as a shell does
   el_set(edit_, EL_EDITOR, "emacs");
   el_set(edit_, EL_HIST, ::history, history);
-  el_set(edit_, EL_ADDFN, "shoal-drop-line", "Drop the line", &DropLine);
-  el_set(edit_, EL_ADDFN, "shoal-stop", "Stop the process", &Stop);
+  // Wide: of narrow names libedit keeps copies that it never frees.
+  el_wset(edit_, EL_ADDFN, L"shoal-drop-line", L"Drop the line", &DropLine);
+  el_wset(edit_, EL_ADDFN, L"shoal-stop", L"Stop the process", &Stop);
   el_set(edit_, EL_SETTY, "-d", "-isig", nullptr);  // Ctrl-C is a key while a line is edited
   el_set(edit_, EL_BIND, "^C", "shoal-drop-line", nullptr);
   el_set(edit_, EL_BIND, "^Z", "shoal-stop", nullptr);

@@ -30,10 +30,16 @@ absl::Time SteadyNow() {
   return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
 }
 
+// Those that somebody wanted ignored stay so, as by nohup: a blocked signal would come through the
+// signalfd all the same.
 sigset_t WatchedSignals() {
   sigset_t signals;
   sigemptyset(&signals);
-  for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) sigaddset(&signals, signal);
+  for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) {
+    struct sigaction action = {};
+    sigaction(signal, nullptr, &action);
+    if (action.sa_handler != SIG_IGN) sigaddset(&signals, signal);
+  }
   return signals;
 }
 
@@ -72,6 +78,7 @@ int SpawnChild(const std::vector<std::string>& args, int stdout_fd, pid_t* pid) 
 ProcessLoop::ProcessLoop(Options options)
     : options_(std::move(options)),
       supervisor_(static_cast<int>(options_.ranks.size()), options_.drain_timeout) {
+  signal(SIGPIPE, SIG_IGN);  // a reader of our log that goes away is no reason to stop
   signal(SIGCHLD, SIG_DFL);  // a parent that ignores it would hide our children's ends from us
   const sigset_t signals = WatchedSignals();
   PCHECK(sigprocmask(SIG_BLOCK, &signals, nullptr) == 0);

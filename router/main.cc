@@ -24,6 +24,7 @@
 #include "base/protocol_version.h"
 #include "base/stderr_sink.h"
 #include "base/thread/signal_watcher.h"
+#include "base/utf8.h"
 #include "glog/logging.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "router/group_shell.h"
@@ -185,6 +186,7 @@ std::string FindContradiction(const Flags& flags) {
     return absl::StrCat("--tensor-parallel-size is ", flags.tensor_parallel_size,
                         ", but --workers names ", flags.workers.size(), " ranks");
   }
+  if (!base::IsValidUtf8(flags.model_name)) return "--model-name is not UTF-8";
   if (flags.workers.size() > 8) {
     return absl::StrCat("--workers names ", flags.workers.size(),
                         " ranks, at most 8 work together");
@@ -351,6 +353,7 @@ int Main(int argc, char** argv) {
     return kExitUsage;
   }
   if (!flags.replay.empty()) return RunReplay(flags.replay);
+  signal(SIGPIPE, SIG_IGN);  // of whoever reads the log, or READY
   base::SignalWatcher::Block();
   base::RaiseFileLimit();
   google::InitGoogleLogging(argv[0]);

@@ -84,6 +84,7 @@ bool IsLocal(absl::string_view address) {
 }
 
 int Serve(const Flags& flags) {
+  signal(SIGPIPE, SIG_IGN);  // of whoever reads the log, or READY
   base::SignalWatcher::Block();
   if (flags.parent_pid != 0) {
     const absl::Status followed = base::FollowParent(flags.parent_pid, SIGKILL);

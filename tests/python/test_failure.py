@@ -11,7 +11,7 @@ import time
 import grpc
 import pytest
 
-from cluster import (BIN, Cluster, admin_pb2_grpc, collect, free_port, inference_pb2_grpc, worker_pb2,
+from cluster import (BIN, Cluster, admin_pb2_grpc, collect, free_port, inference_pb2, inference_pb2_grpc, worker_pb2,
                      worker_pb2_grpc)
 
 PROMPTS = [[(7 * i + 3 * j) % 500 for j in range(1, 12 + i)] for i in range(8)]
@@ -208,6 +208,33 @@ def test_a_start_and_an_end_without_trouble_warn_of_nothing(models):
     with Cluster(models(), tp=2) as cluster:
         cluster.generate(PROMPTS[0], max_tokens=4)
     assert re.findall("^[WEF]2.*|.*(?:warning|error).*", cluster.log, re.MULTILINE) == []
+
+
+def test_a_log_that_nobody_reads_any_more_is_no_reason_to_die(models):
+    read_end, write_end = os.pipe()
+    serve = subprocess.Popen([str(BIN / "shoalctl"), "serve", str(models()), "--model-name", "mine", "--listen",
+                              "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=write_end, text=True)
+    os.close(write_end)
+    assert serve.stdout.readline().startswith("READY")
+    os.close(read_end)
+    serve.send_signal(signal.SIGTERM)  # of which router and ranks have something to say
+    assert serve.wait(timeout=20) == 0
+
+
+def test_nohup_is_obeyed_and_a_name_must_be_text(models, tmp_path):
+    command = [str(BIN / "shoalctl"), "serve", str(models()), "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]
+    serve = subprocess.Popen(["nohup", *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.DEVNULL, text=True)
+    assert serve.stdout.readline().startswith("READY")
+    os.kill(serve.pid, signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        serve.wait(timeout=1)
+    serve.send_signal(signal.SIGTERM)
+    assert serve.wait(timeout=20) == 0
+    odd = os.fsencode(tmp_path) + b"/\xff.gguf"
+    os.symlink(os.fsencode(models()), odd)
+    done = subprocess.run([command[0].encode(), b"serve", odd], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2 and "not UTF-8: give it a --model-name" in done.stderr
 
 
 def test_nothing_outlives_a_killed_serve(models):
