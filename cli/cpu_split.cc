@@ -51,7 +51,7 @@ CpuSplit SplitCpus(absl::Span<const int> available, int num_usable, bool chosen,
   const int num_threads = num_ranks * split.threads;
   split.oversubscribed = num_threads > num_usable;
   const bool fills = num_ranks * (split.threads + 1) > num_cpus;
-  if (split.oversubscribed || (!chosen && !fills)) return split;
+  if (num_threads > num_cpus || (!chosen && (split.oversubscribed || !fills))) return split;
   for (int rank = 0; rank < num_ranks; ++rank) {
     const auto begin = available.begin() + rank * split.threads;
     split.cpus[rank].assign(begin, begin + split.threads);

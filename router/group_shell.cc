@@ -278,6 +278,7 @@ void GroupShell::Perform(const FailRequests& action) { LOG(ERROR) << action.stat
 
 void GroupShell::Perform(const ReplaceRank& action) {
   const RankStatus& rank = links_[action.rank]->status();
+  if (rank.pid == 0) return;  // never seen: an address where nobody is, told by LogNewFailure
   LOG(ERROR) << "rank " << action.rank << " (" << rank.worker_id << ", process " << rank.pid
              << ") hangs: it is to be replaced";
   options_.on_hung_rank(action.rank, rank.pid);

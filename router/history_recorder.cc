@@ -10,6 +10,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "base/unique_fd.h"
 #include "glog/logging.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/util/delimited_message_util.h"
@@ -19,12 +20,12 @@ namespace shoal::router {
 absl::StatusOr<std::unique_ptr<HistoryRecorder>> HistoryRecorder::Create(
     const std::string& path, uint64_t limit_bytes, const history::v1::Header& header) {
   auto recorder = absl::WrapUnique(new HistoryRecorder(path, limit_bytes));
-  // Prompts are nobody else's business.
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR);
-  if (fd < 0) {
+  // Prompts are nobody else's business, also where the file was there before.
+  const base::UniqueFd fd(
+      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (!fd.valid() || fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0) {
     return absl::UnavailableError(absl::StrCat("cannot record to ", path, ": ", strerror(errno)));
   }
-  close(fd);
   recorder->file_.open(path, std::ios::binary | std::ios::trunc);
   recorder->file_.write(kHistoryMagic, sizeof(kHistoryMagic) - 1);
   recorder->num_bytes_ = sizeof(kHistoryMagic) - 1;

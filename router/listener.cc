@@ -145,8 +145,12 @@ absl::StatusOr<int> ListenOnHost(const std::string& address, const Address& pars
   const int error = getaddrinfo(parsed.host.c_str(), parsed.port.c_str(), &hints, &found);
   if (error != 0) return CannotListen(address, gai_strerror(error));
   int fd = -1;
-  for (const addrinfo* it = found; it != nullptr && fd < 0; it = it->ai_next) {
-    fd = TryListen(it->ai_family, it->ai_addr, it->ai_addrlen);
+  // Clients try every address of a name; those that were given 127.0.0.1 have no other.
+  for (const bool is_ipv4 : {true, false}) {
+    for (const addrinfo* it = found; it != nullptr && fd < 0; it = it->ai_next) {
+      if ((it->ai_family == AF_INET) != is_ipv4) continue;
+      fd = TryListen(it->ai_family, it->ai_addr, it->ai_addrlen);
+    }
   }
   const int listen_error = errno;
   freeaddrinfo(found);
@@ -165,11 +169,11 @@ int PortOf(int fd) {
 }
 
 // The kernel gives the lowest number that is free, so a connection's number bounds their count.
-int MaxConnectionFd() {
+int MaxConnectionFd(int spared_files) {
   rlimit limit = {};
   PCHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
   const int files = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, kMaxFiles));
-  return files - std::min(kReservedFiles, files / 4) - 1;
+  return files - std::min(kReservedFiles, files / 4) - std::min(spared_files, files / 8) - 1;
 }
 
 }  // namespace
@@ -178,25 +182,27 @@ absl::Status Listener::CheckAddress(const std::string& address) {
   return ParseAddress(address).status();
 }
 
-absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& address) {
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& address,
+                                                         int spared_files) {
   SHOAL_ASSIGN_OR_RETURN(const Address parsed, ParseAddress(address));
   if (parsed.is_unix) {
     const int fd = ListenOnPath(parsed.path);
     if (fd < 0) return CannotListen(address);
     const std::string path = parsed.path[0] == '\0' ? "" : parsed.path;
-    return std::unique_ptr<Listener>(new Listener(address, path, fd));
+    return std::unique_ptr<Listener>(new Listener(address, path, fd, spared_files));
   }
   SHOAL_ASSIGN_OR_RETURN(const int fd, ListenOnHost(address, parsed));
   const std::string host = address.substr(0, address.rfind(':'));
-  return std::unique_ptr<Listener>(new Listener(absl::StrCat(host, ":", PortOf(fd)), "", fd));
+  return std::unique_ptr<Listener>(
+      new Listener(absl::StrCat(host, ":", PortOf(fd)), "", fd, spared_files));
 }
 
-Listener::Listener(std::string address, std::string unix_path, int fd)
+Listener::Listener(std::string address, std::string unix_path, int fd, int spared_files)
     : address_(std::move(address)),
       unix_path_(std::move(unix_path)),
       fd_(fd),
       wake_fd_(eventfd(0, EFD_CLOEXEC)),
-      max_fd_(MaxConnectionFd()) {
+      max_fd_(MaxConnectionFd(spared_files)) {
   PCHECK(wake_fd_ >= 0);
 }
 

@@ -20,9 +20,11 @@ class Listener {
   // anything else.
   static absl::Status CheckAddress(const std::string& address);
 
-  // Listens; nothing is accepted before Start. INVALID_ARGUMENT: see CheckAddress. UNAVAILABLE: the
-  // address is taken, or not ours.
-  static absl::StatusOr<std::unique_ptr<Listener>> Open(const std::string& address);
+  // Listens; nothing is accepted before Start. A name of both families is IPv4's. Connections leave
+  // `spared_files` descriptors more than they must, for another listener's. INVALID_ARGUMENT: see
+  // CheckAddress. UNAVAILABLE: the address is taken, or not ours.
+  static absl::StatusOr<std::unique_ptr<Listener>> Open(const std::string& address,
+                                                        int spared_files = 0);
   ~Listener() { Stop(); }
 
   // `on_connection` owns each descriptor it is given (non-blocking); on the listener's thread.
@@ -36,7 +38,7 @@ class Listener {
   int fd() const { return fd_; }
 
  private:
-  Listener(std::string address, std::string unix_path, int fd);
+  Listener(std::string address, std::string unix_path, int fd, int spared_files);
   void Run();
   void AcceptOne();
 

@@ -22,6 +22,9 @@ constexpr int kMaxAdminRequestBytes = 1 << 20;
 // ends calls.
 constexpr size_t kMaxTransportBytes = 512 << 20;
 
+// Descriptors that clients cannot take from operators.
+constexpr int kOperatorFiles = 32;
+
 // How long EndRequests lets clients take the last answers.
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
 
@@ -71,11 +74,11 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(Options option
 }
 
 absl::StatusOr<RouterServer::Endpoint> RouterServer::Serve(const std::string& address,
-                                                           int max_request_bytes,
+                                                           int max_request_bytes, int spared_files,
                                                            grpc::Service* service) {
   using Builder = grpc::ServerBuilder;
   Endpoint endpoint;
-  SHOAL_ASSIGN_OR_RETURN(endpoint.listener, Listener::Open(address));
+  SHOAL_ASSIGN_OR_RETURN(endpoint.listener, Listener::Open(address, spared_files));
   Builder builder;
   Configure(max_request_bytes, &builder);
   std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
@@ -98,8 +101,10 @@ absl::StatusOr<RouterServer::Endpoint> RouterServer::Serve(const std::string& ad
 }
 
 absl::Status RouterServer::Listen(const Options& options) {
-  SHOAL_ASSIGN_OR_RETURN(clients_, Serve(options.listen, kMaxRequestBytes, &inference_));
-  SHOAL_ASSIGN_OR_RETURN(operators_, Serve(options.admin_listen, kMaxAdminRequestBytes, &admin_));
+  SHOAL_ASSIGN_OR_RETURN(clients_,
+                         Serve(options.listen, kMaxRequestBytes, kOperatorFiles, &inference_));
+  SHOAL_ASSIGN_OR_RETURN(operators_,
+                         Serve(options.admin_listen, kMaxAdminRequestBytes, 0, &admin_));
   health_->Attach(clients_.server->GetHealthCheckService());
   health_->Attach(operators_.server->GetHealthCheckService());
   return absl::OkStatus();

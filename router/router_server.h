@@ -70,7 +70,7 @@ class RouterServer {
     std::unique_ptr<grpc::Server> server;
   };
   static absl::StatusOr<Endpoint> Serve(const std::string& address, int max_request_bytes,
-                                        grpc::Service* service);
+                                        int spared_files, grpc::Service* service);
 
   RouterServer(const Options& options, Engine* engine, Health* health,
                std::function<absl::Time()> clock, Frontend::RandomSource random);

@@ -48,14 +48,16 @@ TEST(CpuSplitTest, MoreThreadsThanCpusAreOversubscribedAndFree) {
   EXPECT_TRUE(split.oversubscribed);
 }
 
-TEST(CpuSplitTest, AQuotaLimitsTheThreadsAndPinsNobody) {
+TEST(CpuSplitTest, AQuotaLimitsTheThreadsAndPinsNobodyUnasked) {
   const CpuSplit split = SplitCpus(kFour, 2, false, 2, 0);
   EXPECT_EQ(split.threads, 1);
   EXPECT_THAT(split.cpus, ElementsAre(IsEmpty(), IsEmpty()));
   EXPECT_FALSE(split.oversubscribed);
   EXPECT_EQ(SplitCpus(kFour, 3, false, 1, 0).threads, 3);
   EXPECT_TRUE(SplitCpus(kFour, 1, false, 2, 0).oversubscribed);
-  EXPECT_TRUE(SplitCpus(kFour, 2, true, 2, 2).oversubscribed);
+  const CpuSplit chosen = SplitCpus(kFour, 2, true, 2, 2);
+  EXPECT_TRUE(chosen.oversubscribed);
+  EXPECT_THAT(chosen.cpus, ElementsAre(ElementsAre(2, 3), ElementsAre(6, 7))) << "asked for";
 }
 
 TEST(ParseCpuListTest, ReadsNumbersAndRangesInAnyOrder) {

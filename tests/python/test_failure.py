@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -11,7 +12,7 @@ import time
 import grpc
 import pytest
 
-from cluster import (BIN, Cluster, admin_pb2_grpc, collect, free_port, inference_pb2, inference_pb2_grpc, worker_pb2,
+from cluster import (BIN, Cluster, admin_pb2, admin_pb2_grpc, collect, free_port, inference_pb2, inference_pb2_grpc, worker_pb2,
                      worker_pb2_grpc)
 
 PROMPTS = [[(7 * i + 3 * j) % 500 for j in range(1, 12 + i)] for i in range(8)]
@@ -210,22 +211,46 @@ def test_a_start_and_an_end_without_trouble_warn_of_nothing(models):
     assert re.findall("^[WEF]2.*|.*(?:warning|error).*", cluster.log, re.MULTILINE) == []
 
 
+def start_serve(model, *flags, prefix=(), **options):
+    """A process of `serve` as Cluster has none, and its two addresses."""
+    serve = subprocess.Popen([*prefix, str(BIN / "shoalctl"), "serve", str(model), "--listen", "127.0.0.1:0", "--admin-listen",
+                              "127.0.0.1:0", *flags], stdout=subprocess.PIPE, text=True, **options)
+    ready = serve.stdout.readline()
+    return serve, *re.match(r"READY listen=(\S+) admin=(\S+)", ready).groups()
+
+
 def test_a_log_that_nobody_reads_any_more_is_no_reason_to_die(models):
     read_end, write_end = os.pipe()
-    serve = subprocess.Popen([str(BIN / "shoalctl"), "serve", str(models()), "--model-name", "mine", "--listen",
-                              "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=write_end, text=True)
+    serve, _, admin = start_serve(models(), stderr=write_end)
     os.close(write_end)
-    assert serve.stdout.readline().startswith("READY")
-    os.close(read_end)
-    serve.send_signal(signal.SIGTERM)  # of which router and ranks have something to say
+    with grpc.insecure_channel(admin) as channel:
+        stub = admin_pb2_grpc.AdminServiceStub(channel)
+
+        def pid():
+            return stub.ListWorkers(admin_pb2.ListWorkersRequest(), timeout=5).workers[0].pid
+
+        before = pid()
+        os.close(read_end)
+        os.kill(before, signal.SIGKILL)  # of which `serve` and the router have something to say
+        wait_until(lambda: pid() != before, 10, "another rank")
+    serve.send_signal(signal.SIGTERM)
+    assert serve.wait(timeout=20) == 0
+
+
+def test_clients_leave_operators_descriptors(models):
+    serve, address, admin = start_serve(models(), prefix=["prlimit", "--nofile=64:64"], stderr=subprocess.DEVNULL)
+    host, port = address.split(":")
+    clients = [socket.create_connection((host, int(port)), timeout=5) for _ in range(84)]
+    done = subprocess.run([str(BIN / "shoalctl"), "status", "--admin", admin], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0, done.stderr
+    for client in clients:
+        client.close()
+    serve.send_signal(signal.SIGTERM)
     assert serve.wait(timeout=20) == 0
 
 
 def test_nohup_is_obeyed_and_a_name_must_be_text(models, tmp_path):
-    command = [str(BIN / "shoalctl"), "serve", str(models()), "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]
-    serve = subprocess.Popen(["nohup", *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.DEVNULL, text=True)
-    assert serve.stdout.readline().startswith("READY")
+    serve, _, _ = start_serve(models(), prefix=["nohup"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     os.kill(serve.pid, signal.SIGHUP)
     with pytest.raises(subprocess.TimeoutExpired):
         serve.wait(timeout=1)
@@ -233,7 +258,7 @@ def test_nohup_is_obeyed_and_a_name_must_be_text(models, tmp_path):
     assert serve.wait(timeout=20) == 0
     odd = os.fsencode(tmp_path) + b"/\xff.gguf"
     os.symlink(os.fsencode(models()), odd)
-    done = subprocess.run([command[0].encode(), b"serve", odd], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([os.fsencode(BIN / "shoalctl"), b"serve", odd], capture_output=True, text=True, timeout=20)
     assert done.returncode == 2 and "not UTF-8: give it a --model-name" in done.stderr
 
 
@@ -325,8 +350,9 @@ def test_an_idle_cluster_uses_no_cpu(models):
 
 
 def test_a_model_file_may_be_overwritten_and_truncated_while_it_is_served(models, tmp_path):
-    original, other = models().read_bytes(), models(seed=2).read_bytes()
+    original, other = models(ctx=1024).read_bytes(), models(ctx=1024, seed=2).read_bytes()
     assert len(original) == len(other)
+    options = {**LONG, "max_tokens": 900}  # so long that the stream outlives what is done meanwhile
     path = tmp_path / "model.gguf"
     path.write_bytes(original)
     with Cluster(path, tp=2) as cluster:
@@ -338,12 +364,13 @@ def test_a_model_file_may_be_overwritten_and_truncated_while_it_is_served(models
             assert [cluster.generate(p, **LONG).ids for p in PROMPTS] == want
             assert cluster.status().ready
         # What a new process would load is not what the others have: it is refused until the file is back.
+        whole = cluster.generate(PROMPTS[0], **options).ids
         path.write_bytes(other)
-        stream = cluster.stream(PROMPTS[0], **LONG)
+        stream = cluster.stream(PROMPTS[0], **options)
         first = next(stream)
         os.kill(cluster.pids()[1], signal.SIGKILL)
         wait_until(lambda: "fingerprint" in cluster.log, 20, "the refusal of another model")
         path.write_bytes(original)
         os.kill(cluster.pids()[1], signal.SIGKILL)
         answers, _ = collect([first, *stream])
-        assert answers[0].ids == want[0]
+        assert answers[0].ids == whole and cluster.status().epoch > 1

@@ -1,6 +1,7 @@
 #include "router/listener.h"
 
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -207,6 +208,47 @@ TEST(ListenerTest, KeepsDescriptorsForOthersAndClosesWhatIsTooMany) {
   close(free_fd);
   for (const int client : clients) close(client);
   listener->Stop();
+}
+
+TEST(ListenerTest, WhatOneListenerSparesAnotherTakes) {
+  const FileLimit limit(100);  // of which 25 are kept, and 12 spared
+  const auto clients_listener = *Listener::Open("127.0.0.1:0", 32);
+  const auto operators_listener = MustOpen("127.0.0.1:0");
+  Connections connections;
+  Connections operators;
+  clients_listener->Start(connections.Take());
+  operators_listener->Start(operators.Take());
+  std::vector<int> clients;
+  bool was_closed = false;
+  while (!was_closed) {
+    const size_t before = connections.count();
+    clients.push_back(Connect(PortOf(*clients_listener)));
+    ASSERT_GE(clients.back(), 0);
+    char byte;
+    while (connections.count() == before && !was_closed) {
+      was_closed = recv(clients.back(), &byte, 1, MSG_DONTWAIT) == 0;
+    }
+    ASSERT_LT(clients.size(), 50u);
+  }
+  clients.push_back(Connect(PortOf(*operators_listener)));
+  operators.WaitFor(1);
+  for (const int client : clients) close(client);
+  clients_listener->Stop();
+  operators_listener->Stop();
+}
+
+TEST(ListenerTest, ANameOfBothFamiliesIsBoundToIpv4) {
+  addrinfo hints = {};
+  hints.ai_family = AF_INET6;
+  addrinfo* found = nullptr;
+  if (getaddrinfo("localhost", nullptr, &hints, &found) != 0) {
+    GTEST_SKIP() << "localhost has no IPv6 address here";
+  }
+  freeaddrinfo(found);
+  const auto listener = MustOpen("localhost:0");
+  const int client = Connect(PortOf(*listener));  // 127.0.0.1
+  EXPECT_GE(client, 0);
+  close(client);
 }
 
 TEST(ListenerTest, AcceptsAgainAfterItHadNoDescriptors) {

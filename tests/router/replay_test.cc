@@ -206,10 +206,13 @@ TEST_F(ReplayTest, EveryPlanIsAsRecorded) {
   EXPECT_GE(result.num_plans, num_steps);
 }
 
-TEST_F(ReplayTest, OthersCannotReadIt) {
-  Record();
-  EXPECT_EQ(std::filesystem::status(path_).permissions(),
-            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+TEST_F(ReplayTest, OthersCannotReadItEvenWhereAFileWasBefore) {
+  using std::filesystem::perms;
+  for (const bool was_there : {false, true}) {
+    if (was_there) std::filesystem::permissions(path_, perms::all);
+    Record();
+    EXPECT_EQ(std::filesystem::status(path_).permissions(), perms::owner_read | perms::owner_write);
+  }
 }
 
 TEST_F(ReplayTest, AFileOfAKilledRouterReplaysUpToItsEnd) {

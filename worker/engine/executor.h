@@ -35,8 +35,8 @@ class Executor {
     int64_t (*now_ns)() = nullptr;  // for wait_ns(); null: a monotonic clock
   };
 
-  // Errors: those of BoundProgram::Create. The backend and the file behind `weights` must outlive
-  // the executor.
+  // Errors: those of BoundProgram::Create. The backend must outlive the executor; nothing of
+  // `weights` is read after this.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(const model::Weights& weights,
                                                           graph::Program program,
                                                           kernels::Backend* backend,
