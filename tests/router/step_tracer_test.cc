@@ -52,20 +52,24 @@ class Outcome {
   v1::TraceStepsResponse response_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Runs steps, one after the other, while it lives, and delivers each, if it is to.
+// Runs steps, one after the other, while it lives. Delivers those that are recorded, if it is to,
+// and things of other steps beside them.
 class Steps {
  public:
   explicit Steps(base::SpanRecorder* recorder, base::SpanRecorder* delivery = nullptr)
       : thread_([this, recorder, delivery] {
           for (uint64_t step = 1; !stop_.load(); ++step) {
             const auto begin_ns = static_cast<int64_t>(step) * 100;
+            bool is_recorded = false;
             {
               const base::RecordedStep recorded(recorder, step);
+              is_recorded = recorder->is_recording();
               recorder->Add(StepTracer::kCommit, begin_ns + 50, begin_ns + 60);
               recorder->Add(StepTracer::kInFlight, begin_ns, begin_ns + 50, {3, 40});
             }
-            for (const uint64_t delivered : {uint64_t{0}, step}) {  // 0: of no step that runs
-              if (delivery == nullptr) break;
+            // Not of all steps: without a recorder's pauses they would fill it before it is asked.
+            for (const uint64_t delivered : {uint64_t{0}, step, step + kOther}) {
+              if (delivery == nullptr || !is_recorded) break;
               const base::RecordedStep recorded(delivery, delivered);
               delivery->Add(0, begin_ns + 70, begin_ns + 90);
             }
@@ -78,6 +82,8 @@ class Steps {
   }
 
  private:
+  static constexpr uint64_t kOther = 1'000'000;  // steps away
+
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };
