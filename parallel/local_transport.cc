@@ -25,13 +25,11 @@ class LocalOwner final : public RegionOwner {
 
 absl::StatusOr<std::vector<std::unique_ptr<Transport>>> NewLocalTransports(
     const LocalOptions& options) {
-  SHOAL_RETURN_IF_ERROR(SharedRegion::CheckShape(options.size, options.slot_bytes));
-  SHOAL_ASSIGN_OR_RETURN(
-      Mapping mapping,
-      Mapping::Create(-1, SharedRegion::NumBytes(options.size, options.slot_bytes)));
+  const RegionShape shape{options.size, options.slot_bytes, options.slot_bytes};
+  SHOAL_RETURN_IF_ERROR(SharedRegion::CheckShape(shape));
+  SHOAL_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Create(-1, SharedRegion::NumBytes(shape)));
   auto memory = std::make_shared<Mapping>(std::move(mapping));
-  const SharedRegion region =
-      SharedRegion::Create(memory->data(), options.size, options.slot_bytes);
+  const SharedRegion region = SharedRegion::Create(memory->data(), shape);
   std::vector<std::unique_ptr<Transport>> transports;
   for (int rank = 0; rank < options.size; ++rank) {
     transports.push_back(std::make_unique<RegionTransport>(

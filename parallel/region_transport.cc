@@ -138,7 +138,7 @@ absl::Status RegionTransport::Send(int peer, const void* data, size_t bytes) {
     return Fail(absl::StatusCode::kUnavailable, absl::StrCat("rank ", peer, " left"));
   }
   Channel& channel = region_.channel(rank(), peer);
-  const size_t slot_bytes = region_.slot_bytes();
+  const size_t slot_bytes = region_.message_slot_bytes();
   uint64_t piece = channel.written.load(std::memory_order_relaxed);
   for (size_t offset = 0; offset == 0 || offset < bytes; offset += slot_bytes, ++piece) {
     if (piece >= 2) SHOAL_RETURN_IF_ERROR(Await(channel.read, piece - 1, peer));
@@ -156,7 +156,7 @@ absl::Status RegionTransport::Receive(int peer, void* data, size_t bytes) {
   CheckPeer(peer);
   SHOAL_RETURN_IF_ERROR(Begin(Kind::kReceive, bytes));
   Channel& channel = region_.channel(peer, rank());
-  const size_t slot_bytes = region_.slot_bytes();
+  const size_t slot_bytes = region_.message_slot_bytes();
   uint64_t piece = channel.read.load(std::memory_order_relaxed);
   for (size_t offset = 0; offset == 0 || offset < bytes; offset += slot_bytes, ++piece) {
     SHOAL_RETURN_IF_ERROR(Await(channel.written, piece + 1, peer));

@@ -3,6 +3,7 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <string>
 
@@ -34,6 +35,13 @@ absl::Status CheckDims(const AttentionDims& dims) {
                                                    ": the KV heads must divide the query heads"));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckPipelineSize(int num_layers, int pp) {
+  if (pp >= 1 && pp <= num_layers) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("pipeline parallel size ", pp, " does not fit ", num_layers,
+                   " layers; set --pipeline-parallel-size to 1..", num_layers));
 }
 
 // Shards own whole leaves, so there are as many legal sizes as leaves; a product whose columns do
@@ -115,13 +123,68 @@ absl::StatusOr<VocabShard> ShardVocab(int vocab, int tp, int shard) {
   return result;
 }
 
-absl::StatusOr<Range> StageLayers(int num_layers, int pp, int stage) {
-  if (pp < 1 || pp > num_layers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("pipeline parallel size ", pp, " does not fit ", num_layers,
-                     " layers; set --pipeline-parallel-size to 1..", num_layers));
+absl::StatusOr<std::vector<Range>> SplitLayers(absl::Span<const int64_t> layer_costs,
+                                               int64_t last_cost, int pp) {
+  const int num_layers = static_cast<int>(layer_costs.size());
+  SHOAL_RETURN_IF_ERROR(CheckPipelineSize(num_layers, pp));
+  std::vector<int64_t> cost_before(num_layers + 1, 0);
+  for (int i = 0; i < num_layers; ++i) cost_before[i + 1] = cost_before[i] + layer_costs[i];
+  const auto stage_cost = [&](int stage, int begin, int end) {
+    return static_cast<double>(cost_before[end] - cost_before[begin] +
+                               (stage == pp - 1 ? last_cost : 0));
+  };
+  // best[stage][end]: of the ways to give layers [0, end) to stages [0, stage], the value of the
+  // best, and where its last stage begins. First the largest cost is made least; then, with that
+  // as the limit, the sum of squares.
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  double limit = kInfinite;
+  std::vector<std::vector<int>> begins(pp, std::vector<int>(num_layers + 1, 0));
+  for (const bool by_squares : {false, true}) {
+    std::vector<double> before(num_layers + 1, kInfinite);
+    before[0] = 0;
+    for (int stage = 0; stage < pp; ++stage) {
+      std::vector<double> best(num_layers + 1, kInfinite);
+      for (int end = stage + 1; end <= num_layers; ++end) {
+        for (int begin = stage; begin < end; ++begin) {
+          const double cost = stage_cost(stage, begin, end);
+          if (cost > limit || before[begin] == kInfinite) continue;
+          const double value =
+              by_squares ? before[begin] + cost * cost : std::max(before[begin], cost);
+          if (value >= best[end]) continue;
+          best[end] = value;
+          begins[stage][end] = begin;
+        }
+      }
+      before = std::move(best);
+    }
+    if (!by_squares) limit = before[num_layers];
   }
-  return EvenPart(num_layers, pp, stage);
+  std::vector<Range> stages(pp);
+  for (int stage = pp - 1, end = num_layers; stage >= 0; --stage) {
+    stages[stage] = {begins[stage][end], end};
+    end = begins[stage][end];
+  }
+  return stages;
+}
+
+absl::StatusOr<std::vector<Range>> TakeLayers(absl::Span<const int64_t> counts, int num_layers,
+                                              int pp) {
+  SHOAL_RETURN_IF_ERROR(CheckPipelineSize(num_layers, pp));
+  std::vector<Range> stages;
+  int64_t end = 0;
+  bool is_possible = static_cast<int>(counts.size()) == pp;
+  for (const int64_t count : counts) {
+    is_possible = is_possible && count >= 1 && count <= num_layers - end;
+    stages.push_back({end, end + count});
+    end += is_possible ? count : 0;
+  }
+  if (!is_possible || end != num_layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("stages of ", absl::StrJoin(counts, ","), " layers: the model has ",
+                     num_layers, " layers for ", pp, " stages; set --stage-layers to ", pp,
+                     " numbers from 1 on that make ", num_layers, ", or leave it out"));
+  }
+  return stages;
 }
 
 absl::StatusOr<std::vector<int>> LegalTensorParallelSizes(const AttentionDims& dims, int ffn) {

@@ -5,12 +5,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "parallel/join_tree.h"
 
 // The only slicing arithmetic: which heads, rows, columns, tokens and layers a rank owns. All
 // functions are pure and fast; what a model file or a flag can make wrong is INVALID_ARGUMENT.
 //
-// One rule everywhere: of n things in a row, part i of p owns [floor(i*n/p), floor((i+1)*n/p)).
+// One rule within a stage: of n things in a row, part i of p owns [floor(i*n/p), floor((i+1)*n/p)).
 
 namespace shoal::parallel {
 
@@ -65,15 +66,22 @@ struct VocabShard {
   Range chunks;  // empty where the vocabulary has fewer chunks than there are shards
 };
 
-// REQUIRES for the Shard functions and StageLayers: 0 <= shard < tp (0 <= stage < pp).
+// REQUIRES for the Shard functions: 0 <= shard < tp.
 // INVALID_ARGUMENT when a dimension is impossible, or when some shard would own no leaf, or no
 // multiple of 32 columns; the message names the dimensions, tp and the legal sizes.
 absl::StatusOr<AttentionShard> ShardAttention(const AttentionDims& dims, int tp, int shard);
 absl::StatusOr<FfnShard> ShardFfn(int ffn, int tp, int shard);
 absl::StatusOr<VocabShard> ShardVocab(int vocab, int tp, int shard);
 
-// Transformer layers of a pipeline stage. INVALID_ARGUMENT when a stage would own none.
-absl::StatusOr<Range> StageLayers(int num_layers, int pp, int stage);
+// Consecutive transformer layers for each of pp pipeline stages, so that the most expensive stage
+// costs as little as can be and, among those ways, the stages differ least. `last_cost`: of what
+// the last stage has beside its layers. INVALID_ARGUMENT when a stage would own none.
+absl::StatusOr<std::vector<Range>> SplitLayers(absl::Span<const int64_t> layer_costs,
+                                               int64_t last_cost, int pp);
+// The same with the number of layers of each stage given. INVALID_ARGUMENT unless there are pp of
+// them, each at least 1, that make num_layers.
+absl::StatusOr<std::vector<Range>> TakeLayers(absl::Span<const int64_t> counts, int num_layers,
+                                              int pp);
 
 // The tensor parallel sizes that both the attention and the FFN allow, ascending: 1 is always
 // among them. INVALID_ARGUMENT when a dimension is impossible at any size.

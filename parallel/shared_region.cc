@@ -27,6 +27,7 @@ struct SharedRegion::Header {
   uint64_t magic = kMagic;
   uint64_t size = 0;
   uint64_t slot_bytes = 0;
+  uint64_t message_slot_bytes = 0;
   // The reason is written between kAborting and kAborted; of a rank killed just there the others
   // see the death instead.
   std::atomic<uint32_t> abort_state{kRunning};
@@ -39,47 +40,51 @@ struct SharedRegion::Header {
   static constexpr size_t PaddedBytes() { return (sizeof(Header) + kPage - 1) / kPage * kPage; }
 };
 
-SharedRegion::SharedRegion(Header* header, int size, size_t slot_bytes)
-    : header_(header), size_(size), slot_bytes_(slot_bytes) {}
+SharedRegion::SharedRegion(Header* header, const RegionShape& shape)
+    : header_(header), shape_(shape) {}
 
-absl::Status SharedRegion::CheckShape(int size, size_t slot_bytes) {
-  if (size < 1 || size > Transport::kMaxRanks) {
+absl::Status SharedRegion::CheckShape(const RegionShape& shape) {
+  if (shape.size < 1 || shape.size > Transport::kMaxRanks) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a transport of ", size, " ranks: must be 1 to ", Transport::kMaxRanks));
+        absl::StrCat("a transport of ", shape.size, " ranks: must be 1 to ", Transport::kMaxRanks));
   }
-  if (slot_bytes == 0 || slot_bytes % 64 != 0 || slot_bytes > kMaxSlotBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "slots of ", slot_bytes, " bytes: must be a multiple of 64 up to ", kMaxSlotBytes));
+  for (const size_t bytes : {shape.slot_bytes, shape.message_slot_bytes}) {
+    if (bytes > 0 && bytes % 64 == 0 && bytes <= kMaxSlotBytes) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("slots of ", bytes, " bytes: must be a multiple of 64 up to ", kMaxSlotBytes));
   }
   return absl::OkStatus();
 }
 
-size_t SharedRegion::NumCollectiveBytes(int size, size_t slot_bytes) {
-  return Header::PaddedBytes() + size_t{2} * size * slot_bytes;
+size_t SharedRegion::NumCollectiveBytes(const RegionShape& shape) {
+  return Header::PaddedBytes() + size_t{2} * shape.size * shape.slot_bytes;
 }
 
-size_t SharedRegion::NumBytes(int size, size_t slot_bytes) {
-  return NumCollectiveBytes(size, slot_bytes) + size_t{2} * size * size * slot_bytes;
+size_t SharedRegion::NumBytes(const RegionShape& shape) {
+  return NumCollectiveBytes(shape) + size_t{2} * shape.size * shape.size * shape.message_slot_bytes;
 }
 
-SharedRegion SharedRegion::Create(void* memory, int size, size_t slot_bytes) {
-  CHECK(size >= 1 && size <= Transport::kMaxRanks) << size;
+SharedRegion SharedRegion::Create(void* memory, const RegionShape& shape) {
+  CHECK(shape.size >= 1 && shape.size <= Transport::kMaxRanks) << shape.size;
   CHECK_EQ(reinterpret_cast<uintptr_t>(memory) % alignof(Header), 0u);
   auto* header = new (memory) Header;
-  header->size = size;
-  header->slot_bytes = slot_bytes;
-  return SharedRegion(header, size, slot_bytes);
+  header->size = shape.size;
+  header->slot_bytes = shape.slot_bytes;
+  header->message_slot_bytes = shape.message_slot_bytes;
+  return SharedRegion(header, shape);
 }
 
-absl::StatusOr<SharedRegion> SharedRegion::Attach(void* memory, int size, size_t slot_bytes) {
+absl::StatusOr<SharedRegion> SharedRegion::Attach(void* memory, const RegionShape& shape) {
   auto* header = std::launder(reinterpret_cast<Header*>(memory));
-  if (header->magic != kMagic || header->size != static_cast<uint64_t>(size) ||
-      header->slot_bytes != slot_bytes) {
+  if (header->magic != kMagic || header->size != static_cast<uint64_t>(shape.size) ||
+      header->slot_bytes != shape.slot_bytes ||
+      header->message_slot_bytes != shape.message_slot_bytes) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "shared memory is for ", header->size, " ranks with slots of ", header->slot_bytes,
-        " bytes, expected ", size, " and ", slot_bytes, "; run the same version on all ranks"));
+        "shared memory is for ", header->size, " ranks with slots of ", header->slot_bytes, " and ",
+        header->message_slot_bytes, " bytes, expected ", shape.size, ", ", shape.slot_bytes,
+        " and ", shape.message_slot_bytes, "; run the same version on all ranks"));
   }
-  return SharedRegion(header, size, slot_bytes);
+  return SharedRegion(header, shape);
 }
 
 RankCell& SharedRegion::cell(int rank) const { return header_->cells[rank]; }
@@ -90,13 +95,13 @@ Channel& SharedRegion::channel(int source, int destination) const {
 
 std::byte* SharedRegion::gather_slot(int rank, uint64_t round) const {
   const size_t index = size_t{2} * rank + (round & 1);
-  return reinterpret_cast<std::byte*>(header_) + Header::PaddedBytes() + index * slot_bytes_;
+  return reinterpret_cast<std::byte*>(header_) + Header::PaddedBytes() + index * shape_.slot_bytes;
 }
 
 std::byte* SharedRegion::message_slot(int source, int destination, uint64_t piece) const {
-  const size_t index = size_t{2} * (size_t(source) * size_ + destination) + (piece & 1);
-  return reinterpret_cast<std::byte*>(header_) + NumCollectiveBytes(size_, slot_bytes_) +
-         index * slot_bytes_;
+  const size_t index = size_t{2} * (size_t(source) * shape_.size + destination) + (piece & 1);
+  return reinterpret_cast<std::byte*>(header_) + NumCollectiveBytes(shape_) +
+         index * shape_.message_slot_bytes;
 }
 
 void SharedRegion::Ring(int rank) const {
@@ -110,7 +115,7 @@ void SharedRegion::RingIfSleeping(int rank) const {
 }
 
 void SharedRegion::RingAll() const {
-  for (int rank = 0; rank < size_; ++rank) Ring(rank);
+  for (int rank = 0; rank < shape_.size; ++rank) Ring(rank);
 }
 
 void SharedRegion::MarkGone(int rank) const {

@@ -33,6 +33,14 @@ struct Channel {
   alignas(64) std::atomic<uint64_t> read{0};  // pieces, by the receiver
 };
 
+struct RegionShape {
+  int size = 0;
+  size_t slot_bytes = 0;          // of a piece of a collective
+  size_t message_slot_bytes = 0;  // of a piece of a message
+
+  bool operator==(const RegionShape&) const = default;
+};
+
 // The memory that the ranks of a group share. A view: it does not own the memory.
 //
 // clang-format off
@@ -40,7 +48,7 @@ struct Channel {
 //   | Header | RankCell [16] | Channel [src 16][16] | gather slots | message slots            |
 //   |        |               |                      | [size][2]    | [src size][dst size][2]  |
 //   +--------+---------------+----------------------+--------------+--------------------------+
-//   0                                               ^ page border    each slot: slot_bytes
+//   0                                               ^ page border    each: message_slot_bytes
 // clang-format on
 //
 // Two gather slots a rank are enough: to write round s + 2 into the slot of round s, a rank has
@@ -53,22 +61,23 @@ class SharedRegion {
  public:
   SharedRegion() = default;
 
-  // INVALID_ARGUMENT unless 1 <= size <= Transport::kMaxRanks and slot_bytes is a multiple of 64
+  // INVALID_ARGUMENT unless 1 <= size <= Transport::kMaxRanks and slots are multiples of 64 bytes
   // up to kMaxSlotBytes.
-  static absl::Status CheckShape(int size, size_t slot_bytes);
+  static absl::Status CheckShape(const RegionShape& shape);
   static constexpr size_t kMaxSlotBytes = size_t{64} << 20;
 
-  static size_t NumBytes(int size, size_t slot_bytes);
+  static size_t NumBytes(const RegionShape& shape);
   // The part that every collective touches: worth allocating at once. The message slots follow.
-  static size_t NumCollectiveBytes(int size, size_t slot_bytes);
+  static size_t NumCollectiveBytes(const RegionShape& shape);
 
   // Makes a region of zeroed memory of NumBytes, aligned to a page.
-  static SharedRegion Create(void* memory, int size, size_t slot_bytes);
+  static SharedRegion Create(void* memory, const RegionShape& shape);
   // The view of another process. FAILED_PRECONDITION when the memory is no such region.
-  static absl::StatusOr<SharedRegion> Attach(void* memory, int size, size_t slot_bytes);
+  static absl::StatusOr<SharedRegion> Attach(void* memory, const RegionShape& shape);
 
-  int size() const { return size_; }
-  size_t slot_bytes() const { return slot_bytes_; }
+  int size() const { return shape_.size; }
+  size_t slot_bytes() const { return shape_.slot_bytes; }
+  size_t message_slot_bytes() const { return shape_.message_slot_bytes; }
   RankCell& cell(int rank) const;
   Channel& channel(int source, int destination) const;
   std::byte* gather_slot(int rank, uint64_t round) const;
@@ -90,11 +99,10 @@ class SharedRegion {
  private:
   struct Header;
 
-  SharedRegion(Header* header, int size, size_t slot_bytes);
+  SharedRegion(Header* header, const RegionShape& shape);
 
   Header* header_ = nullptr;
-  int size_ = 0;
-  size_t slot_bytes_ = 0;
+  RegionShape shape_;
 };
 
 }  // namespace shoal::parallel

@@ -52,12 +52,14 @@ absl::Status CheckHello(const ShmOptions& options, const ShmHello& hello,
                                                       ", rank 0 version ", kShmVersion,
                                                       "; update all ranks"));
   }
-  if (hello.size != options.size || hello.slot_bytes != options.slot_bytes || hello.rank < 1 ||
+  if (hello.size != options.size || hello.slot_bytes != options.slot_bytes ||
+      hello.message_slot_bytes != options.message_slot_bytes || hello.rank < 1 ||
       hello.rank >= options.size) {
     return absl::FailedPreconditionError(
         absl::StrCat("rank ", hello.rank, " expects ", hello.size, " ranks and slots of ",
-                     hello.slot_bytes, " bytes, rank 0 expects ", options.size, " and ",
-                     options.slot_bytes, "; give all ranks the same options"));
+                     hello.slot_bytes, " and ", hello.message_slot_bytes, " bytes, rank 0 expects ",
+                     options.size, ", ", options.slot_bytes, " and ", options.message_slot_bytes,
+                     "; give all ranks the same options"));
   }
   if (guests[hello.rank].valid()) {
     return absl::FailedPreconditionError(absl::StrCat("two processes say that they are rank ",
@@ -165,6 +167,7 @@ absl::StatusOr<ShmMembership> JoinRendezvous(const ShmOptions& options) {
   hello.rank = options.rank;
   hello.size = options.size;
   hello.slot_bytes = options.slot_bytes;
+  hello.message_slot_bytes = options.message_slot_bytes;
   if (absl::Status status = SendHello(*socket, hello); !status.ok()) return explain(status);
   absl::StatusOr<std::vector<base::UniqueFd>> fds =
       ReceiveReply(*socket, options.size + 1, deadline);

@@ -20,7 +20,7 @@ struct ShmMembership {
 //
 //   rank 0                                        rank i
 //   bind, listen                                  connect, again while nobody listens
-//   check that the peer has our uid      <-       Hello {version, rank, size, slot_bytes}
+//   check that the peer has our uid      <-       Hello {version, rank, size, slots}
 //   when all came: Reply {OK} + fds      ->       check that the host has our uid
 //          or: Reply {code, message}     ->       the same error on all ranks
 //

@@ -18,13 +18,14 @@ namespace shoal::parallel {
 // The messages and sockets of the rendezvous (shm_rendezvous.h). All sockets are SOCK_SEQPACKET:
 // a message arrives whole or not at all.
 
-inline constexpr uint32_t kShmVersion = 1;
+inline constexpr uint32_t kShmVersion = 2;
 
 struct ShmHello {
   uint32_t version = kShmVersion;
   int32_t rank = 0;
   int32_t size = 0;
   uint64_t slot_bytes = 0;
+  uint64_t message_slot_bytes = 0;
 };
 
 struct ShmReply {

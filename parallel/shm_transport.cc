@@ -27,8 +27,12 @@ namespace {
 
 constexpr size_t kMaxNonceBytes = 80;
 
+RegionShape ShapeOf(const ShmOptions& options) {
+  return {options.size, options.slot_bytes, options.message_slot_bytes};
+}
+
 absl::Status CheckOptions(const ShmOptions& options) {
-  SHOAL_RETURN_IF_ERROR(SharedRegion::CheckShape(options.size, options.slot_bytes));
+  SHOAL_RETURN_IF_ERROR(SharedRegion::CheckShape(ShapeOf(options)));
   if (options.rank < 0 || options.rank >= options.size) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", options.rank, ": must be 0 to ", options.size - 1));
@@ -50,13 +54,12 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 // A memory file of fixed size, so that no peer can make us fault by cutting it. What collectives
 // use is allocated now: too little memory is an error here, not a signal in a step.
 absl::StatusOr<base::UniqueFd> NewMemory(const ShmOptions& options) {
-  const size_t bytes = SharedRegion::NumBytes(options.size, options.slot_bytes);
+  const size_t bytes = SharedRegion::NumBytes(ShapeOf(options));
   base::UniqueFd memory(memfd_create("shoal-shm", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory.valid()) return absl::ErrnoToStatus(errno, "memfd_create");
   if (ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0 ||
       fallocate(memory.get(), 0, 0,
-                static_cast<off_t>(
-                    SharedRegion::NumCollectiveBytes(options.size, options.slot_bytes))) != 0) {
+                static_cast<off_t>(SharedRegion::NumCollectiveBytes(ShapeOf(options)))) != 0) {
     return absl::ErrnoToStatus(
         errno, absl::StrCat("allocating ", bytes, " bytes of shared memory; use smaller slots"));
   }
@@ -148,22 +151,21 @@ struct Joined {
 };
 
 absl::StatusOr<Joined> Host(const ShmOptions& options) {
-  const size_t bytes = SharedRegion::NumBytes(options.size, options.slot_bytes);
+  const size_t bytes = SharedRegion::NumBytes(ShapeOf(options));
   SHOAL_ASSIGN_OR_RETURN(base::UniqueFd memory, NewMemory(options));
   SHOAL_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Create(memory.get(), bytes));
-  const SharedRegion region =
-      SharedRegion::Create(mapping.data(), options.size, options.slot_bytes);
+  const SharedRegion region = SharedRegion::Create(mapping.data(), ShapeOf(options));
   SHOAL_ASSIGN_OR_RETURN(ShmMembership membership, HostRendezvous(options, std::move(memory)));
   return Joined{std::move(membership), std::move(mapping), region};
 }
 
 absl::StatusOr<Joined> Join(const ShmOptions& options) {
-  const size_t bytes = SharedRegion::NumBytes(options.size, options.slot_bytes);
+  const size_t bytes = SharedRegion::NumBytes(ShapeOf(options));
   SHOAL_ASSIGN_OR_RETURN(ShmMembership membership, JoinRendezvous(options));
   SHOAL_RETURN_IF_ERROR(CheckMemory(membership.memory, bytes));
   SHOAL_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Create(membership.memory.get(), bytes));
   SHOAL_ASSIGN_OR_RETURN(SharedRegion region,
-                         SharedRegion::Attach(mapping.data(), options.size, options.slot_bytes));
+                         SharedRegion::Attach(mapping.data(), ShapeOf(options)));
   return Joined{std::move(membership), std::move(mapping), region};
 }
 

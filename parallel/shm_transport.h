@@ -19,8 +19,11 @@ struct ShmOptions {
   absl::Duration connect_timeout = absl::Seconds(10);  // until all ranks are there
   int cancel_fd = -1;  // ends the wait for the other ranks early: a CancelEvent's, borrowed
   absl::Duration op_timeout = absl::Seconds(5);  // of one operation
-  size_t slot_bytes = 256 << 10;  // of a piece; the same on all ranks; a multiple of 64
-  bool allow_spin = false;        // true only when every rank has cores to itself
+  // Of a piece; the same on all ranks; multiples of 64. A Send of at most two pieces waits for
+  // nobody, and message slots take no memory before they are used.
+  size_t slot_bytes = 256 << 10;
+  size_t message_slot_bytes = 256 << 10;
+  bool allow_spin = false;  // true only when every rank has cores to itself
 };
 
 // Joins the ranks of one host, processes of one user, by shared memory. Blocks until all ranks

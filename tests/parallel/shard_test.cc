@@ -3,9 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
 namespace shoal::parallel {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -158,21 +163,49 @@ TEST(ShardVocabTest, ShardsOwnWholeChunksAndTile) {
   EXPECT_THAT(MessageOf(ShardVocab(0, 1, 0).status()), HasSubstr("0 tokens"));
 }
 
-TEST(StageLayersTest, StagesTileTheLayersAndDifferByAtMostOne) {
+std::vector<int64_t> Sizes(const std::vector<Range>& stages) {
+  std::vector<int64_t> sizes;
+  int64_t next = 0;
+  for (const Range& stage : stages) {
+    EXPECT_EQ(stage.begin, next);
+    next = stage.end;
+    sizes.push_back(stage.size());
+  }
+  return sizes;
+}
+
+TEST(SplitLayersTest, StagesTileTheLayersAndDifferByAtMostOneWhenAllCostTheSame) {
   for (const int layers : {5, 6, 7, 30}) {
     for (int pp = 1; pp <= 5; ++pp) {
-      int64_t next = 0;
-      for (int stage = 0; stage < pp; ++stage) {
-        const Range range = StageLayers(layers, pp, stage).value();
-        ASSERT_EQ(range.begin, next);
-        ASSERT_GE(range.size(), layers / pp);
-        ASSERT_LE(range.size(), layers / pp + 1);
-        next = range.end;
+      const std::vector<int64_t> sizes =
+          Sizes(SplitLayers(std::vector<int64_t>(layers, 10), 0, pp).value());
+      ASSERT_EQ(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}), layers);
+      for (const int64_t size : sizes) {
+        ASSERT_GE(size, layers / pp);
+        ASSERT_LE(size, (layers + pp - 1) / pp);
       }
-      ASSERT_EQ(next, layers);
     }
   }
-  EXPECT_THAT(MessageOf(StageLayers(3, 4, 0).status()), HasSubstr("1..3"));
+  EXPECT_THAT(MessageOf(SplitLayers({1, 1, 1}, 0, 4).status()), HasSubstr("1..3"));
+}
+
+TEST(SplitLayersTest, TheHeadMakesTheLastStageShorter) {
+  const std::vector<int64_t> layers(30, 35);  // SmolLM2-135M, in 100,000 weights
+  EXPECT_THAT(Sizes(SplitLayers(layers, 283, 2).value()), ElementsAre(19, 11));
+  EXPECT_THAT(Sizes(SplitLayers(layers, 283, 3).value()), ElementsAre(13, 13, 4));
+  EXPECT_THAT(Sizes(SplitLayers({9, 1, 1, 1}, 0, 2).value()), ElementsAre(1, 3));
+  EXPECT_THAT(Sizes(SplitLayers({1, 1, 1, 1}, 100, 3).value()), ElementsAre(1, 2, 1));
+}
+
+TEST(TakeLayersTest, TakesWhatMakesTheModel) {
+  EXPECT_THAT(Sizes(TakeLayers({4, 1, 5}, 10, 3).value()), ElementsAre(4, 1, 5));
+  for (const std::vector<int64_t>& counts :
+       std::vector<std::vector<int64_t>>{{5, 4}, {5, 6}, {10}, {10, 0}, {11, -1}, {3, 3, 4}}) {
+    const absl::Status status = TakeLayers(counts, 10, 2).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(MessageOf(status),
+                AllOf(HasSubstr("has 10 layers for 2 stages"), HasSubstr("--stage-layers")));
+  }
 }
 
 TEST(LegalTensorParallelSizesTest, AreThoseOfAttentionAndFfnTogether) {

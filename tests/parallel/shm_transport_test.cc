@@ -45,6 +45,7 @@ ShmOptions Options(int rank, int size) {
   options.connect_timeout = absl::Seconds(30);
   options.op_timeout = absl::Seconds(60);
   options.slot_bytes = 4096;
+  options.message_slot_bytes = 4096;
   return options;
 }
 
@@ -232,16 +233,19 @@ TEST(ShmRendezvousTest, AMissingRankZeroIsNamed) {
 }
 
 TEST(ShmRendezvousTest, RanksThatDisagreeAreToldSo) {
-  ShmOptions other = Options(1, 2);
-  other.slot_bytes = 8192;
-  absl::Status guest_status;
-  std::thread guest([&] { guest_status = ConnectShm(other).status(); });
-  const absl::Status status = ConnectShm(Options(0, 2)).status();
-  guest.join();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("8192"), HasSubstr("4096")));
-  EXPECT_EQ(guest_status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(MessageOf(guest_status), HasSubstr("8192"));
+  for (size_t ShmOptions::*const slots :
+       {&ShmOptions::slot_bytes, &ShmOptions::message_slot_bytes}) {
+    ShmOptions other = Options(1, 2);
+    other.*slots = 8192;
+    absl::Status guest_status;
+    std::thread guest([&] { guest_status = ConnectShm(other).status(); });
+    const absl::Status status = ConnectShm(Options(0, 2)).status();
+    guest.join();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("8192"), HasSubstr("4096")));
+    EXPECT_EQ(guest_status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(MessageOf(guest_status), HasSubstr("8192"));
+  }
 }
 
 TEST(ShmRendezvousTest, TwoProcessesOfOneRankAreRefused) {
@@ -298,6 +302,7 @@ TEST(ShmRendezvousTest, ProcessesOfOtherUsersAreSentAway) {
     hello.rank = 1;
     hello.size = 2;
     hello.slot_bytes = options.slot_bytes;
+    hello.message_slot_bytes = options.message_slot_bytes;
     if (!socket.ok() || !SendHello(*socket, hello).ok()) _exit(2);
     _exit(ReceiveReply(*socket, 3, deadline).ok() ? 3 : 0);
   }

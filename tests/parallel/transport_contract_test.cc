@@ -52,6 +52,7 @@ Transports MakeShm(const GroupOptions& options) {
   shm.connect_timeout = absl::Seconds(30);
   shm.op_timeout = options.op_timeout;
   shm.slot_bytes = options.slot_bytes;
+  shm.message_slot_bytes = options.slot_bytes;
   shm.allow_spin = options.allow_spin;
   Transports transports(options.size);
   std::vector<std::thread> threads;
