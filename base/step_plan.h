@@ -44,7 +44,8 @@ struct SequenceStart {
 struct StepRow {
   enum class Source {
     kLog,         // the next tokens of the log that the start brought
-    kLastSample,  // the token that this slot sampled last; num_tokens is 1
+    kLastSample,  // the token that this slot sampled last; num_tokens is 1. With one stage only.
+    kToken,       // `token_id`, which this slot sampled last; num_tokens is 1. In a pipeline.
   };
   enum class Outputs {
     kNone,
@@ -56,6 +57,7 @@ struct StepRow {
   uint32_t slot = 0;
   uint32_t num_tokens = 0;
   Source source = Source::kLog;
+  uint32_t token_id = 0;  // kToken
   Outputs outputs = Outputs::kNone;
   std::vector<uint32_t> new_block_ids;  // appended to the slot's block table before the row runs
 };

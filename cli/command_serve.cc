@@ -142,27 +142,29 @@ int RunServe(const ServeFlags& flags) {
   }
   const int num_cpus = static_cast<int>(cpus.size());
   const int num_usable = base::UsableCpus(num_cpus, base::CpuQuota());
-  const CpuSplit split = SplitCpus(cpus, num_usable, !flags.cpus.empty(), flags.tp, flags.threads);
-  if (!flags.cpus.empty() && flags.tp * split.threads > num_cpus) {
+  const int num_ranks = flags.tp * flags.pp;
+  const CpuSplit split = SplitCpus(cpus, num_usable, !flags.cpus.empty(), num_ranks, flags.threads);
+  if (!flags.cpus.empty() && num_ranks * split.threads > num_cpus) {
     return Fail(kExitUsage,
-                absl::StrCat("--cpus names ", cpus.size(), " CPUs, but ", flags.tp, " ranks with ",
-                             split.threads, " threads each need ", flags.tp * split.threads,
+                absl::StrCat("--cpus names ", cpus.size(), " CPUs, but ", num_ranks, " ranks with ",
+                             split.threads, " threads each need ", num_ranks * split.threads,
                              ": name more, or ask for fewer --threads"));
   }
   if (split.oversubscribed) {
-    std::cerr << "warning: " << flags.tp << " ranks with " << split.threads
+    std::cerr << "warning: " << num_ranks << " ranks with " << split.threads
               << " threads each share " << num_usable << " CPUs"
               << (num_usable < num_cpus ? " that their control group leaves them" : "")
               << ": fewer --threads are faster" << std::endl;
   }
-  const std::vector<std::string> addresses = RankAddresses(flags.tp);
+  const std::vector<std::string> addresses = RankAddresses(num_ranks);
   ProcessLoop::Options options;
-  for (int rank = 0; rank < flags.tp; ++rank) {
+  for (int rank = 0; rank < num_ranks; ++rank) {
     options.ranks.push_back(RankArgs(flags, split, rank, addresses[rank]));
   }
   options.router = {PathOf("shoal-router"),        "--workers",
                     absl::StrJoin(addresses, ","), "--tensor-parallel-size",
-                    absl::StrCat(flags.tp),        "--parent-pid",
+                    absl::StrCat(flags.tp),        "--pipeline-parallel-size",
+                    absl::StrCat(flags.pp),        "--parent-pid",
                     absl::StrCat(getpid())};
   const bool is_named = std::find(flags.router_args.begin(), flags.router_args.end(),
                                   "--model-name") != flags.router_args.end();
@@ -184,8 +186,10 @@ int RunServe(const ServeFlags& flags) {
 }
 
 int RunGraph(const GraphFlags& flags) {
-  std::vector<std::string> args = {
-      "graph", flags.model, "--tp", absl::StrCat(flags.tp), "--rank", absl::StrCat(flags.rank)};
+  std::vector<std::string> args = {"graph",  flags.model,
+                                   "--tp",   absl::StrCat(flags.tp),
+                                   "--pp",   absl::StrCat(flags.pp),
+                                   "--rank", absl::StrCat(flags.rank)};
   args.insert(args.end(), flags.args.begin(), flags.args.end());
   return Become("shoal-worker", std::move(args));
 }

@@ -8,6 +8,7 @@ namespace shoal::cli {
 struct ServeFlags {
   std::string model;  // path
   int tp = 1;
+  int pp = 1;
   int threads = 0;   // of each rank; 0: an even share of the CPUs
   std::string cpus;  // "0-3,8"; empty: those of this process
   std::string isa = "auto";
@@ -19,7 +20,8 @@ struct ServeFlags {
 struct GraphFlags {
   std::string model;  // path
   int tp = 1;
-  int rank = 0;                   // below tp
+  int pp = 1;
+  int rank = 0;                   // below tp * pp
   std::vector<std::string> args;  // "--stage", "fused", ...: as `shoal-worker graph` has them
 };
 

@@ -26,8 +26,11 @@ void AddRouterOptions(CLI::App* app, ServeFlags* flags) {
       ->check(Within(0, UINT32_MAX, "N"));
   pass("--max-queued-requests", "sequences that may wait; more are refused [256]")
       ->check(Within(0, 1 << 20, "N"));
-  pass("--max-plans-in-flight", "steps planned before the first of them is answered [2]")
-      ->check(Within(1, 2));
+  pass("--max-plans-in-flight",
+       "steps planned before the first of them is answered [one for each stage, 2 without --pp]")
+      ->check(Within(1, 17));
+  pass("--stage-layers", "layers of each stage: 19,11; default: so that all read as many weights")
+      ->type_name("N,...");
   pass("--kv-cache-bytes",
        "of each rank: 500000000 or 2GiB; 0: what its memory holds, at most 40 % of it. Address "
        "space until used [0]")
@@ -61,8 +64,12 @@ Command AddServe(CLI::App* root, ServeFlags* flags) {
       "From --listen on, an option that is not given may stand in the environment: SHOAL_LISTEN,\n"
       "SHOAL_ADMIN_LISTEN, SHOAL_MAX_BATCH_TOKENS and so on.");
   Option(app, "MODEL", &flags->model, "GGUF file")->required();
-  Option(app, "--tp,--tensor-parallel-size", &flags->tp, "ranks that share the model")
+  Option(app, "--tp,--tensor-parallel-size", &flags->tp, "ranks that share each layer")
       ->check(Within(1, 8))
+      ->capture_default_str();
+  Option(app, "--pp,--pipeline-parallel-size", &flags->pp,
+         "stages, each of --tp ranks with a part of the layers")
+      ->check(Within(1, 16))
       ->capture_default_str();
   Option(app, "--threads", &flags->threads, "compute threads of each rank; default: CPUs / ranks")
       ->check(Within(1, 1024));
@@ -82,7 +89,10 @@ Command AddGraph(CLI::App* root, GraphFlags* flags) {
   Option(app, "--tp", &flags->tp, "tensor parallel size")
       ->check(Within(1, 8))
       ->capture_default_str();
-  Option(app, "--rank", &flags->rank, "below --tp")->check(Within(0, 7))->capture_default_str();
+  Option(app, "--pp", &flags->pp, "pipeline stages")->check(Within(1, 16))->capture_default_str();
+  Option(app, "--rank", &flags->rank, "stage * tp + shard, below tp * pp")
+      ->check(Within(0, 127))
+      ->capture_default_str();
   const auto pass = [&](const std::string& name, const std::string& as, const std::string& help) {
     return PassOption(app, name, help, [flags, as](const std::string& value) {
       flags->args.push_back(as);
@@ -90,12 +100,15 @@ Command AddGraph(CLI::App* root, GraphFlags* flags) {
     });
   };
   pass("--stage", "--stage", "of the lowering [program]")
-      ->check(CLI::IsMember({"built", "sharded", "fused", "program"}));
+      ->check(CLI::IsMember({"built", "sharded", "split", "fused", "program"}));
+  pass("--stage-layers", "--stage-layers", "layers of each pipeline stage; see serve")
+      ->type_name("N,...");
   pass("-o,--output", "--output", "[text]")->check(CLI::IsMember({"text", "dot"}));
   return {app, [flags] {
-            if (flags->rank < flags->tp) return RunGraph(*flags);
-            return FailUsage(absl::StrCat("--rank ", flags->rank, " is not below --tp ", flags->tp,
-                                          ", the number of ranks"));
+            const int num_ranks = flags->tp * flags->pp;
+            if (flags->rank < num_ranks) return RunGraph(*flags);
+            return FailUsage(absl::StrCat("--rank ", flags->rank, " is not below ", num_ranks,
+                                          ", the number of ranks (--tp times --pp)"));
           }};
 }
 
@@ -114,8 +127,11 @@ Command AddPlan(CLI::App* root, PlanFlags* flags) {
       flags->args.push_back(value);
     });
   };
-  pass("--tp,--tensor-parallel-size", "--tp", "ranks that share the model [1]")
+  pass("--tp,--tensor-parallel-size", "--tp", "ranks that share each layer [1]")
       ->check(Within(1, 8));
+  pass("--pp,--pipeline-parallel-size", "--pp", "stages with a part of the layers [1]")
+      ->check(Within(1, 16));
+  pass("--stage-layers", "--stage-layers", "layers of each stage; see serve")->type_name("N,...");
   pass("--device-memory", "--device-memory",
        "of each rank's device; 0: the ranks share what this machine has available [0]")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false).description("SIZE"));

@@ -246,9 +246,10 @@ void GroupShell::Perform(const JoinRank& action) {
     rendezvous_epoch_ = action.epoch;
     rendezvous_ = absl::StrFormat("shoal-%016x%016x", options_.random(), options_.random());
   }
-  // Ranks of one stage meet each other.
-  const uint32_t stage = action.rank / options_.group.tensor_parallel_size;
-  links_[action.rank]->Join(action.epoch, absl::StrCat(rendezvous_, "-", stage));
+  // The ranks of a stage meet each other, and so do those of all stages that have the same shard.
+  const uint32_t tp = options_.group.tensor_parallel_size;
+  links_[action.rank]->Join(action.epoch, absl::StrCat(rendezvous_, "-", action.rank / tp),
+                            absl::StrCat(rendezvous_, "-p", action.rank % tp));
 }
 
 void GroupShell::Perform(const OpenStream& action) {

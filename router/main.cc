@@ -43,7 +43,9 @@ constexpr int kExitUsage = 2;
 
 struct Flags {
   std::vector<std::string> workers;
-  uint32_t tensor_parallel_size = 0;  // 0: as many as workers
+  uint32_t tensor_parallel_size = 0;  // 0: as many as workers for each stage
+  uint32_t pipeline_parallel_size = 1;
+  std::vector<uint32_t> stage_layers;  // none: the ranks choose
   std::string listen = "127.0.0.1:8500";
   std::string admin_listen = "127.0.0.1:8501";
   std::string model_name;
@@ -52,7 +54,7 @@ struct Flags {
   uint32_t max_seq_len = 0;
   uint32_t max_prefill_chunk = 0;
   uint32_t max_queued_requests = 256;
-  uint32_t max_plans_in_flight = 2;
+  uint32_t max_plans_in_flight = 0;  // 0: see MaxPlansInFlight
   uint64_t kv_cache_bytes = 0;
   std::string kv_cache_dtype = "f16";
   bool no_prefix_cache = false;
@@ -84,9 +86,18 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->delimiter(',')
       ->envname("SHOAL_WORKERS");
   app->add_option("--tensor-parallel-size,--tp", flags->tensor_parallel_size,
-                  "ranks that share a model; must equal the number of workers")
+                  "ranks that share each layer; default: as many as --workers and --pp leave")
       ->check(CLI::Range(1, 8))
       ->envname("SHOAL_TENSOR_PARALLEL_SIZE");
+  app->add_option("--pipeline-parallel-size,--pp", flags->pipeline_parallel_size,
+                  "stages, each with a part of the layers")
+      ->check(CLI::Range(1, 16))
+      ->envname("SHOAL_PIPELINE_PARALLEL_SIZE")
+      ->capture_default_str();
+  app->add_option("--stage-layers", flags->stage_layers,
+                  "layers of each stage: 19,11; default: so that all read as many weights")
+      ->delimiter(',')
+      ->envname("SHOAL_STAGE_LAYERS");
   app->add_option("--listen", flags->listen, "address for clients; port 0 takes any")
       ->envname("SHOAL_LISTEN")
       ->capture_default_str();
@@ -117,10 +128,10 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->envname("SHOAL_MAX_QUEUED_REQUESTS")
       ->capture_default_str();
   app->add_option("--max-plans-in-flight", flags->max_plans_in_flight,
-                  "steps planned before the first of them is answered; 1: no step is planned ahead")
-      ->check(CLI::Range(1, 2))
-      ->envname("SHOAL_MAX_PLANS_IN_FLIGHT")
-      ->capture_default_str();
+                  "steps planned before the first of them is answered; 1: no step is planned "
+                  "ahead; default: one for each stage, 2 without a pipeline")
+      ->check(CLI::Range(1, 17))
+      ->envname("SHOAL_MAX_PLANS_IN_FLIGHT");
   app->add_option("--kv-cache-bytes", flags->kv_cache_bytes,
                   "of each rank: 500000000 or 2GiB; 0: what fits")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false).description("SIZE"))
@@ -169,6 +180,17 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "drain and exit when this process, our parent, dies");
 }
 
+// 0 if the workers are fewer than the stages.
+uint32_t TensorParallelSize(const Flags& flags) {
+  if (flags.tensor_parallel_size != 0) return flags.tensor_parallel_size;
+  return static_cast<uint32_t>(flags.workers.size()) / flags.pipeline_parallel_size;
+}
+
+uint32_t MaxPlansInFlight(const Flags& flags) {
+  if (flags.max_plans_in_flight != 0) return flags.max_plans_in_flight;
+  return std::max(2u, flags.pipeline_parallel_size);
+}
+
 // What CLI11's checks of single flags cannot see. Empty if all is well.
 std::string FindContradiction(const Flags& flags) {
   if (!flags.replay.empty()) return "";
@@ -182,15 +204,28 @@ std::string FindContradiction(const Flags& flags) {
   if (const absl::Status status = Listener::CheckAddress(flags.admin_listen); !status.ok()) {
     return absl::StrCat("--admin-listen: ", status.message());
   }
-  if (flags.tensor_parallel_size != 0 && flags.tensor_parallel_size != flags.workers.size()) {
-    return absl::StrCat("--tensor-parallel-size is ", flags.tensor_parallel_size,
-                        ", but --workers names ", flags.workers.size(), " ranks");
+  const uint32_t tp = TensorParallelSize(flags);
+  const uint32_t pp = flags.pipeline_parallel_size;
+  if (tp == 0 || tp * pp != flags.workers.size()) {
+    return absl::StrCat("--workers names ", flags.workers.size(), " ranks, but ", pp,
+                        pp == 1 ? " stage" : " stages", " (--pipeline-parallel-size)",
+                        flags.tensor_parallel_size != 0
+                            ? absl::StrCat(" of ", tp, " (--tensor-parallel-size) need ", tp * pp)
+                            : " need a multiple of that");
+  }
+  if (tp > 8) {
+    return absl::StrCat("--workers names ", tp, " ranks for a stage, at most 8 work together");
+  }
+  if (!flags.stage_layers.empty() && flags.stage_layers.size() != pp) {
+    return absl::StrCat("--stage-layers has ", flags.stage_layers.size(),
+                        " numbers, but --pipeline-parallel-size is ", pp);
+  }
+  const uint32_t most_plans = pp == 1 ? 2 : pp + 1;
+  if (flags.max_plans_in_flight > most_plans) {
+    return absl::StrCat("--max-plans-in-flight is ", flags.max_plans_in_flight, ", with ", pp,
+                        pp == 1 ? " stage" : " stages", " at most ", most_plans);
   }
   if (!base::IsValidUtf8(flags.model_name)) return "--model-name is not UTF-8";
-  if (flags.workers.size() > 8) {
-    return absl::StrCat("--workers names ", flags.workers.size(),
-                        " ranks, at most 8 work together");
-  }
   if (flags.max_batch_seqs > flags.max_batch_tokens) {
     return absl::StrCat("--max-batch-seqs ", flags.max_batch_seqs,
                         " is more than --max-batch-tokens ", flags.max_batch_tokens,
@@ -230,7 +265,8 @@ GroupShellOptions MakeShellOptions(const Flags& flags, std::function<absl::Time(
                                    Health* health) {
   GroupShellOptions options;
   options.addresses = flags.workers;
-  options.group.tensor_parallel_size = static_cast<uint32_t>(flags.workers.size());
+  options.group.tensor_parallel_size = TensorParallelSize(flags);
+  options.group.pipeline_parallel_size = flags.pipeline_parallel_size;
   options.group.version = SHOAL_VERSION;
   options.group.protocol_version = base::kProtocolVersion;
   options.group.min_step_timeout = absl::Seconds(flags.step_timeout_s);
@@ -239,10 +275,11 @@ GroupShellOptions MakeShellOptions(const Flags& flags, std::function<absl::Time(
   options.group.recovery_timeout = absl::Seconds(flags.recovery_timeout_s);
   options.scheduler.max_prefill_chunk = flags.max_prefill_chunk;
   options.scheduler.max_queued_requests = flags.max_queued_requests;
-  options.scheduler.max_plans_in_flight = flags.max_plans_in_flight;
+  options.scheduler.max_plans_in_flight = MaxPlansInFlight(flags);
   options.scheduler.enable_prefix_cache = !flags.no_prefix_cache;
   options.load.set_tensor_parallel_size(options.group.tensor_parallel_size);
   options.load.set_pipeline_parallel_size(options.group.pipeline_parallel_size);
+  options.load.mutable_stage_layers()->Assign(flags.stage_layers.begin(), flags.stage_layers.end());
   options.load.set_kv_cache_bytes(flags.kv_cache_bytes);
   options.load.set_kv_cache_dtype(flags.kv_cache_dtype);
   options.load.set_max_batch_tokens(flags.max_batch_tokens);

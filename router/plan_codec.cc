@@ -28,6 +28,8 @@ wire::StepRow::Source ToProto(StepRow::Source source) {
       return wire::StepRow::SOURCE_LOG;
     case StepRow::Source::kLastSample:
       return wire::StepRow::SOURCE_LAST_SAMPLE;
+    case StepRow::Source::kToken:
+      return wire::StepRow::SOURCE_TOKEN;
   }
   return wire::StepRow::SOURCE_UNSPECIFIED;
 }
@@ -153,6 +155,7 @@ void ToProto(const StepPlan& plan, const GroupEpoch& epoch, wire::ExecuteRequest
     row_out->set_slot(row.slot);
     row_out->set_num_tokens(row.num_tokens);
     row_out->set_source(ToProto(row.source));
+    row_out->set_token_id(row.token_id);
     row_out->set_outputs(ToProto(row.outputs));
     Assign(row.new_block_ids, row_out->mutable_new_block_ids());
   }

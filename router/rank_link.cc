@@ -146,11 +146,13 @@ void RankLink::Describe(RankInfo info) {
       });
 }
 
-void RankLink::Join(uint64_t epoch, const std::string& rendezvous) {
+void RankLink::Join(uint64_t epoch, const std::string& rendezvous,
+                    const std::string& pipeline_rendezvous) {
   status_.state = RankState::kJoining;
   wire::JoinGroupRequest request;
   ToProto({.owner_id = options_.owner_id, .counter = epoch}, request.mutable_epoch());
   request.set_rendezvous(rendezvous);
+  request.set_pipeline_rendezvous(pipeline_rendezvous);
   request.mutable_timeout()->set_seconds(absl::ToInt64Seconds(options_.join_timeout));
   request.set_take_over(options_.take_over);
   client_.JoinGroup(request, options_.join_timeout,

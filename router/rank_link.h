@@ -43,7 +43,7 @@ class RankLink {
   // blocks could not go on.
   void Probe(bool wants_description);
   // `rendezvous` is the same for all ranks of the epoch.
-  void Join(uint64_t epoch, const std::string& rendezvous);
+  void Join(uint64_t epoch, const std::string& rendezvous, const std::string& pipeline_rendezvous);
   void OpenStream(uint64_t epoch);
   void Send(const grpc::ByteBuffer& plan) { client_.Send(plan); }
   // Unblocks the rank and closes its stream.

@@ -25,6 +25,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/quant/kv_type.h"
 #include "model/graph/describe.h"
+#include "parallel/topology.h"
 #include "worker/engine/plan_report.h"
 #include "worker/execute_loop.h"
 #include "worker/rank_service.h"
@@ -45,7 +46,7 @@ struct Flags {
   bool no_spin = false;
   int parent_pid = 0;
   // shoal-worker graph
-  int tp = 1;
+  graph::Placement placement;
   int rank = 0;
   std::string stage = "program";
   std::string format = "text";
@@ -142,8 +143,17 @@ int Serve(const Flags& flags) {
 }
 
 int DescribeGraph(const Flags& flags) {
-  const auto text =
-      graph::DescribeGraph(flags.model, flags.tp, flags.rank, flags.stage, flags.format);
+  const auto topology = parallel::Topology::Create(flags.placement.tp, flags.placement.pp);
+  if (!topology.ok()) return Fail(topology.status());
+  if (flags.rank >= topology->world_size()) {
+    return Fail(absl::InvalidArgumentError(
+        absl::StrCat("rank ", flags.rank, " is not in 0..", topology->world_size() - 1, " of ",
+                     topology->pp, " stages of ", topology->tp, " shards")));
+  }
+  graph::Placement placement = flags.placement;
+  placement.shard = topology->shard_of(flags.rank);
+  placement.stage = topology->stage_of(flags.rank);
+  const auto text = graph::DescribeGraph(flags.model, placement, flags.stage, flags.format);
   if (!text.ok()) return Fail(text.status());
   std::cout << *text;
   return 0;
@@ -164,6 +174,9 @@ CLI::App* AddPlan(CLI::App* app, PlanFlags* flags) {
   CLI::App* plan = app->add_subcommand("plan", "what each rank would take, without loading");
   plan->add_option("model", flags->model, "GGUF file")->required();
   plan->add_option("--tp", flags->options.tp, "tensor parallel size")->check(CLI::Range(1, 8));
+  plan->add_option("--pp", flags->options.pp, "pipeline parallel size")->check(CLI::Range(1, 16));
+  plan->add_option("--stage-layers", flags->options.stage_layers, "layers of each pipeline stage")
+      ->delimiter(',');
   plan->add_option("--max-batch-tokens", flags->options.max_batch_tokens, "0: 512");
   plan->add_option("--max-batch-seqs", flags->options.max_batch_seqs, "0: 64");
   plan->add_option("--max-seq-len", flags->options.max_seq_len, "0: the model's context");
@@ -215,10 +228,13 @@ int Main(int argc, char** argv) {
   app.add_option("--parent-pid", flags.parent_pid, "die with this process, which is the parent");
   CLI::App* graph = app.add_subcommand("graph", "print a stage of the graph of one rank");
   graph->add_option("model", flags.model, "GGUF file")->required();
-  graph->add_option("--tp", flags.tp, "tensor parallel size")->check(CLI::Range(1, 1024));
-  graph->add_option("--rank", flags.rank, "rank")->check(CLI::Range(0, 1023));
-  graph->add_option("--stage", flags.stage, "built, sharded, fused or program")
-      ->check(CLI::IsMember({"built", "sharded", "fused", "program"}));
+  graph->add_option("--tp", flags.placement.tp, "tensor parallel size")->check(CLI::Range(1, 8));
+  graph->add_option("--pp", flags.placement.pp, "pipeline parallel size")->check(CLI::Range(1, 16));
+  graph->add_option("--stage-layers", flags.placement.stage_layers, "layers of each pipeline stage")
+      ->delimiter(',');
+  graph->add_option("--rank", flags.rank, "rank: stage * tp + shard")->check(CLI::Range(0, 127));
+  graph->add_option("--stage", flags.stage, "built, sharded, split, fused or program")
+      ->check(CLI::IsMember({"built", "sharded", "split", "fused", "program"}));
   graph->add_option("-o,--output", flags.format, "text or dot")
       ->check(CLI::IsMember({"text", "dot"}));
   PlanFlags plan_flags;

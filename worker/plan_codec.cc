@@ -61,6 +61,7 @@ absl::Status DecodeSampling(const v1::Sampling& message, base::SamplingParams* p
 absl::Status DecodeRow(const v1::StepRow& message, base::StepRow* row) {
   row->slot = message.slot();
   row->num_tokens = message.num_tokens();
+  row->token_id = message.token_id();
   row->new_block_ids.assign(message.new_block_ids().begin(), message.new_block_ids().end());
   switch (message.source()) {
     case v1::StepRow::SOURCE_LOG:
@@ -68,6 +69,9 @@ absl::Status DecodeRow(const v1::StepRow& message, base::StepRow* row) {
       break;
     case v1::StepRow::SOURCE_LAST_SAMPLE:
       row->source = base::StepRow::Source::kLastSample;
+      break;
+    case v1::StepRow::SOURCE_TOKEN:
+      row->source = base::StepRow::Source::kToken;
       break;
     default:
       return absl::InvalidArgumentError(

@@ -14,7 +14,9 @@
 #include "base/status_macros.h"
 #include "glog/logging.h"
 #include "kernels/quant/kv_type.h"
+#include "parallel/shared_region.h"
 #include "parallel/shm_transport.h"
+#include "parallel/topology.h"
 #include "worker/model_description.h"
 #include "worker/plan_codec.h"
 
@@ -37,6 +39,21 @@ grpc::Status ToGrpc(const absl::Status& status) {
 std::string NewInstanceId() {
   std::random_device random;
   return absl::StrFormat("%08x%08x", random(), random());
+}
+
+absl::StatusOr<parallel::Topology> TopologyOf(const v1::LoadShardRequest& request) {
+  constexpr uint32_t kMost = parallel::Topology::kMaxRanks;
+  SHOAL_ASSIGN_OR_RETURN(
+      const parallel::Topology topology,
+      parallel::Topology::Create(
+          static_cast<int>(std::clamp(request.tensor_parallel_size(), 1u, kMost + 1)),
+          static_cast<int>(std::clamp(request.pipeline_parallel_size(), 1u, kMost + 1))));
+  if (request.rank() >= static_cast<uint32_t>(topology.world_size())) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", request.rank(), " is not in 0..",
+                                                   topology.world_size() - 1, " of ", topology.pp,
+                                                   " stages of ", topology.tp, " shards"));
+  }
+  return topology;
 }
 
 std::string EpochName(const v1::Epoch& epoch) {
@@ -174,13 +191,14 @@ absl::Status RankService::Load(const v1::LoadShardRequest& request,
     }
     engine_ = nullptr;
   }
-  if (request.pipeline_parallel_size() > 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "pipeline_parallel_size is ", request.pipeline_parallel_size(), "; this version serves 1"));
-  }
+  SHOAL_ASSIGN_OR_RETURN(const parallel::Topology topology, TopologyOf(request));
+  const int rank = static_cast<int>(request.rank());
   RankModel::Options options;
-  options.tp = static_cast<int>(std::max(1u, request.tensor_parallel_size()));
-  options.shard = static_cast<int>(request.rank());
+  options.tp = topology.tp;
+  options.shard = topology.shard_of(rank);
+  options.pp = topology.pp;
+  options.stage = topology.stage_of(rank);
+  options.stage_layers.assign(request.stage_layers().begin(), request.stage_layers().end());
   options.kv_bytes = request.kv_cache_bytes();
   if (!request.kv_cache_dtype().empty()) {
     SHOAL_ASSIGN_OR_RETURN(options.kv_type, kernels::ParseKvType(request.kv_cache_dtype()));
@@ -193,8 +211,8 @@ absl::Status RankService::Load(const v1::LoadShardRequest& request,
   SHOAL_ASSIGN_OR_RETURN(const auto file, OpenModel());
   SHOAL_ASSIGN_OR_RETURN(auto model, RankModel::Load(*file, options, std::move(backend), progress));
   SHOAL_RETURN_IF_ERROR(CheckUnchanged(*file));  // while it was read
-  LOG(INFO) << "loaded " << options_.model_path << " as rank " << request.rank() << " of "
-            << options.tp << " in " << absl::Now() - start << ": weights "
+  LOG(INFO) << "loaded " << options_.model_path << " as rank " << rank << " of "
+            << topology.world_size() << " in " << absl::Now() - start << ": weights "
             << model->weight_bytes() / 1000000 << " MB, KV " << model->kv_bytes() / 1000000
             << " MB, workspace " << model->workspace_bytes() / 1000000 << " MB";
   auto engine = std::make_shared<RankEngine>(std::move(model));
@@ -249,6 +267,38 @@ absl::Status RankService::BeginEpoch(const v1::JoinGroupRequest& request,
   return absl::OkStatus();
 }
 
+// On all ranks in the same order, so that they do not wait for each other in a circle.
+absl::StatusOr<OwnedPeers> RankService::Connect(const v1::JoinGroupRequest& request,
+                                                const RankModel& model, int cancel_fd) const {
+  parallel::ShmOptions options;
+  options.connect_timeout = kConnectTimeout;
+  if (request.has_timeout()) {
+    options.connect_timeout =
+        absl::Seconds(request.timeout().seconds()) + absl::Nanoseconds(request.timeout().nanos());
+  }
+  options.cancel_fd = cancel_fd;
+  options.op_timeout = kCollectiveTimeout;
+  options.allow_spin = options_.spin;
+  OwnedPeers peers;
+  if (model.tp() > 1) {
+    options.nonce = request.rendezvous();
+    options.rank = model.shard();
+    options.size = model.tp();
+    SHOAL_ASSIGN_OR_RETURN(peers.shards, parallel::ConnectShm(options));
+  }
+  if (model.pp() > 1) {
+    options.nonce = request.pipeline_rendezvous();
+    options.rank = model.stage();
+    options.size = model.pp();
+    // A whole step fits: a stage goes on to its next step when the one after it is still busy.
+    options.slot_bytes = 4096;  // it only sends
+    options.message_slot_bytes =
+        std::min(parallel::SharedRegion::kMaxSlotBytes, model.boundary_bytes());
+    SHOAL_ASSIGN_OR_RETURN(peers.stages, parallel::ConnectShm(options));
+  }
+  return peers;
+}
+
 absl::Status RankService::Join(const v1::JoinGroupRequest& request) {
   std::shared_ptr<parallel::CancelEvent> cancel;
   SHOAL_RETURN_IF_ERROR(BeginEpoch(request, &cancel));
@@ -257,24 +307,8 @@ absl::Status RankService::Join(const v1::JoinGroupRequest& request) {
       absl::StrCat("epoch ", EpochName(request.epoch()), " replaces the one that ran")));
   base::MutexLock run(&run_mutex_);
   joined->EndEpoch();
-  std::unique_ptr<parallel::Transport> transport;
-  const int tp = joined->model().tp();
-  if (tp > 1) {
-    parallel::ShmOptions options;
-    options.nonce = request.rendezvous();
-    options.rank = joined->model().shard();
-    options.size = tp;
-    options.connect_timeout = kConnectTimeout;
-    if (request.has_timeout()) {
-      options.connect_timeout =
-          absl::Seconds(request.timeout().seconds()) + absl::Nanoseconds(request.timeout().nanos());
-    }
-    options.cancel_fd = cancel->fd();
-    options.op_timeout = kCollectiveTimeout;
-    options.allow_spin = options_.spin;
-    SHOAL_ASSIGN_OR_RETURN(transport, parallel::ConnectShm(options));
-  }
-  joined->StartEpoch(std::move(transport));
+  SHOAL_ASSIGN_OR_RETURN(OwnedPeers peers, Connect(request, joined->model(), cancel->fd()));
+  joined->StartEpoch(std::move(peers));
   SHOAL_RETURN_IF_ERROR(joined->WarmUp());
   base::MutexLock lock(&mutex_);
   if (joining_ != cancel) {
@@ -307,9 +341,9 @@ grpc::Status RankService::AbortGroup(grpc::ServerContext* context,
   const RankEngine::Position position = aborted->position();
   response->mutable_position()->set_step(position.step);
   response->mutable_position()->set_op(position.op);
-  response->mutable_position()->set_collective(position.wait.operations);
-  if (position.wait.waiting_for >= 0) {
-    response->mutable_position()->set_waiting_for_rank(position.wait.waiting_for);
+  response->mutable_position()->set_collective(position.operations);
+  if (position.waiting_for >= 0) {
+    response->mutable_position()->set_waiting_for_rank(position.waiting_for);
   }
   aborted->Abort(absl::AbortedError(absl::StrCat("the router aborted: ", request->reason())));
   return grpc::Status::OK;
@@ -362,9 +396,9 @@ grpc::Status RankService::Inspect(grpc::ServerContext* context, const v1::Inspec
   const RankEngine::Position position = inspected->position();
   response->mutable_position()->set_step(position.step);
   response->mutable_position()->set_op(position.op);
-  response->mutable_position()->set_collective(position.wait.operations);
-  if (position.wait.waiting_for >= 0) {
-    response->mutable_position()->set_waiting_for_rank(position.wait.waiting_for);
+  response->mutable_position()->set_collective(position.operations);
+  if (position.waiting_for >= 0) {
+    response->mutable_position()->set_waiting_for_rank(position.waiting_for);
   }
   response->set_steps_done(inspected->steps_done());
   base::MutexLock lock(&mutex_);
@@ -404,7 +438,7 @@ absl::Status RankService::RunStep(const v1::StepPlan& message, std::string* stre
   response->set_step(message.step());
   response->set_state_hash(outcome.state_hash);
   response->set_token_hash(outcome.token_hash);
-  if (running->model().shard() == 0) {
+  if (running->model().shard() == 0 && running->model().is_last_stage()) {
     for (const base::RowOutput& output : outcome.outputs) {
       EncodeOutput(output, response->add_outputs());
     }

@@ -29,7 +29,9 @@ class StorageAssigner {
       }
     }
     // The logits are read after the last node, and the nodes on output rows may run again.
-    KeepToTheEnd(graph_.logits);
+    if (graph_.logits != kNoValue) {
+      KeepToTheEnd(graph_.logits);
+    }
     for (const Node& node : graph_.nodes) {
       if (std::holds_alternative<GatherRowsOp>(node.op)) {
         KeepToTheEnd(node.inputs[0]);

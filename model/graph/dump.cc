@@ -51,8 +51,13 @@ std::string Inputs(const std::vector<ValueId>& inputs, ValueNames* names) {
       inputs, ", ", [&](std::string* out, ValueId id) { absl::StrAppend(out, names->NameOf(id)); });
 }
 
-std::string ShardText(const ShardInfo& shard) {
-  return absl::StrCat("tp ", shard.tp, " shard ", shard.shard);
+std::string ShardText(const ShardInfo& shard, const StageInfo& stage, int64_t num_layers) {
+  std::string text = absl::StrCat("tp ", shard.tp, " shard ", shard.shard);
+  if (stage.pp > 1) {
+    absl::StrAppend(&text, ", pp ", stage.pp, " stage ", stage.stage, ": layers ",
+                    stage.first_layer, " to ", stage.first_layer + num_layers - 1);
+  }
+  return text;
 }
 
 std::string DotQuoted(const std::string& text) {
@@ -69,9 +74,9 @@ std::string DotLabel(const std::string& name, const std::string& details) {
 
 std::string ToText(const Graph& graph) {
   ValueNames names(graph);
-  std::string text =
-      absl::StrCat("graph ", graph.architecture,
-                   graph.sharded ? absl::StrCat(" ", ShardText(graph.shard)) : "", "\n");
+  std::string text = absl::StrCat(
+      "graph ", graph.architecture, graph.sharded ? " " : "",
+      graph.sharded ? ShardText(graph.shard, graph.stage, graph.num_layers) : "", "\n");
   int32_t layer = -1;
   for (const Node& node : graph.nodes) {
     if (node.layer != layer) {
@@ -81,10 +86,13 @@ std::string ToText(const Graph& graph) {
     }
     const std::string inputs = Inputs(node.inputs, &names);
     const std::string details = OpDetails(node.op, graph.constants);
-    absl::StrAppend(&text, "  ", Results(node.outputs, &names), " = ", OpName(node.op), "(", inputs,
-                    inputs.empty() || details.empty() ? "" : "; ", details, ")\n");
+    const std::string results = Results(node.outputs, &names);
+    absl::StrAppend(&text, "  ", results, results.empty() ? "" : " = ", OpName(node.op), "(",
+                    inputs, inputs.empty() || details.empty() ? "" : "; ", details, ")\n");
   }
-  absl::StrAppend(&text, "  return ", names.NameOf(graph.logits), "\n");
+  if (graph.logits != kNoValue) {
+    absl::StrAppend(&text, "  return ", names.NameOf(graph.logits), "\n");
+  }
   return text;
 }
 
@@ -108,14 +116,18 @@ std::string ToDot(const Graph& graph) {
       producer[id] = i;
     }
   }
-  absl::StrAppend(&dot, "  logits [shape=plaintext];\n  n", producer[graph.logits],
-                  " -> logits [label=", DotQuoted(names.Typed(graph.logits)), "];\n}\n");
+  if (graph.logits != kNoValue) {
+    absl::StrAppend(&dot, "  logits [shape=plaintext];\n  n", producer[graph.logits],
+                    " -> logits [label=", DotQuoted(names.Typed(graph.logits)), "];\n");
+  }
+  absl::StrAppend(&dot, "}\n");
   return dot;
 }
 
 std::string ToText(const Program& program) {
   std::string text = absl::StrCat(
-      "program ", program.architecture, " ", ShardText(program.shard), "\n  max_batch_tokens ",
+      "program ", program.architecture, " ",
+      ShardText(program.shard, program.stage, program.num_layers), "\n  max_batch_tokens ",
       program.limits.max_batch_tokens, ", max_output_rows ", program.limits.max_output_rows,
       ", max_seq_len ", program.limits.max_seq_len, "\n  workspace ", program.workspace_bytes,
       " bytes (", program.unplanned_bytes, " without sharing), constants ", program.ConstantBytes(),

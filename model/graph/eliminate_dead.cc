@@ -16,12 +16,16 @@ std::vector<int> CountReaders(const Graph& graph) {
       }
     }
   }
-  ++readers[graph.logits];
+  if (graph.logits != kNoValue) {
+    ++readers[graph.logits];
+  }
   return readers;
 }
 
-// Storing keys and values serves later steps too.
-bool HasEffect(const Node& node) { return std::holds_alternative<KvStoreOp>(node.op); }
+// Storing keys and values serves later steps too, sending other stages.
+bool HasEffect(const Node& node) {
+  return std::holds_alternative<KvStoreOp>(node.op) || std::holds_alternative<SendOp>(node.op);
+}
 
 }  // namespace
 
@@ -37,8 +41,8 @@ bool EliminateDead(Graph* graph) {
         changed = true;
       }
     }
-    if (std::any_of(node.outputs.begin(), node.outputs.end(),
-                    [](ValueId id) { return id != kNoValue; })) {
+    if (HasEffect(node) || std::any_of(node.outputs.begin(), node.outputs.end(),
+                                       [](ValueId id) { return id != kNoValue; })) {
       continue;
     }
     for (const ValueId id : node.inputs) {

@@ -29,9 +29,9 @@ absl::string_view RoleName(Role role) {
 }
 
 absl::string_view OpName(const Op& op) {
-  constexpr absl::string_view kNames[] = {"Embed",  "RmsNorm",   "Quantize", "MatMul",
-                                          "Slice",  "Rope",      "KvStore",  "Attention",
-                                          "SwiGlu", "AllGather", "JoinAdd",  "GatherRows"};
+  constexpr absl::string_view kNames[] = {
+      "Embed",     "RmsNorm", "Quantize",  "MatMul",  "Slice",      "Rope", "KvStore",
+      "Attention", "SwiGlu",  "AllGather", "JoinAdd", "GatherRows", "Send", "Receive"};
   static_assert(std::size(kNames) == std::variant_size_v<Op>);
   return kNames[op.index()];
 }
@@ -88,6 +88,11 @@ void Graph::Validate() const {
       CHECK(in_range(id) && !written[id]) << OpName(node.op) << " writes value " << id << " again";
       written[id] = true;
     }
+  }
+  if (!stage.is_last()) {
+    CHECK(logits == kNoValue) << "only the last stage has logits";
+    CHECK(!nodes.empty() && std::holds_alternative<SendOp>(nodes.back().op));
+    return;
   }
   CHECK(in_range(logits) && written[logits]) << "no node writes the logits";
 }

@@ -149,8 +149,15 @@ struct JoinAddOp {
 // (x) -> the rows of x that need output
 struct GatherRowsOp {};
 
-using Op = std::variant<EmbedOp, RmsNormOp, QuantizeOp, MatMulOp, SliceOp, RopeOp, KvStoreOp,
-                        AttentionOp, SwiGluOp, AllGatherOp, JoinAddOp, GatherRowsOp>;
+// (x) -> nothing: the rows go to the same shard of the next pipeline stage
+struct SendOp {};
+
+// () -> the rows that the same shard of the stage before has sent
+struct ReceiveOp {};
+
+using Op =
+    std::variant<EmbedOp, RmsNormOp, QuantizeOp, MatMulOp, SliceOp, RopeOp, KvStoreOp, AttentionOp,
+                 SwiGluOp, AllGatherOp, JoinAddOp, GatherRowsOp, SendOp, ReceiveOp>;
 absl::string_view OpName(const Op& op);
 
 struct Node {
@@ -173,18 +180,30 @@ struct ShardInfo {
   int shard = 0;
 };
 
+// Which layers it computes; set by SplitPipeline. The first stage embeds, the last has the head.
+struct StageInfo {
+  int pp = 1;
+  int stage = 0;
+  int64_t first_layer = 0;  // of the model; nodes keep the model's numbers
+
+  bool is_first() const { return stage == 0; }
+  bool is_last() const { return stage == pp - 1; }
+};
+
 // A value type: passes work on copies or in place, tests compare them.
 struct Graph {
   std::string architecture;
   bool sharded = false;
   ShardInfo shard;
-  int64_t num_layers = 0;
+  StageInfo stage;
+  int64_t num_layers = 0;    // of this stage
   int64_t num_kv_heads = 0;  // of this shard
   int64_t head_dim = 0;
   std::vector<Value> values;
   std::vector<Node> nodes;
   std::vector<Constant> constants;
-  ValueId logits = kNoValue;  // [outputs, rows of the head held by this shard]
+  // [outputs, rows of the head held by this shard]; kNoValue: not the last stage
+  ValueId logits = kNoValue;
 
   ValueId AddValue(const Value& value);
   const Value& value(ValueId id) const { return values[id]; }

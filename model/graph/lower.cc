@@ -21,6 +21,7 @@ class Lowering {
   Program Run() {
     program_.architecture = graph_.architecture;
     program_.shard = graph_.shard;
+    program_.stage = graph_.stage;
     program_.limits = limits_;
     program_.num_layers = graph_.num_layers;
     program_.num_kv_heads = graph_.num_kv_heads;
@@ -31,9 +32,11 @@ class Lowering {
       std::visit([&](const auto& op) { Emit(node, op); }, node.op);
     }
     CheckOutputsAreLast();
-    program_.logits = Rows(graph_.logits);
-    const auto& head = std::get<MatMulOp>(graph_.nodes[graph_.Producer(graph_.logits)].op);
-    program_.vocab_begin = head.segments[0].row_begin;
+    if (graph_.logits != kNoValue) {
+      program_.logits = Rows(graph_.logits);
+      const auto& head = std::get<MatMulOp>(graph_.nodes[graph_.Producer(graph_.logits)].op);
+      program_.vocab_begin = head.segments[0].row_begin;
+    }
     return std::move(program_);
   }
 
@@ -113,13 +116,16 @@ class Lowering {
   }
 
   void Add(const Node& node, Step step, absl::string_view detail = "") {
-    ValueId written = kNoValue;
-    for (const ValueId id : node.outputs) {
-      written = written == kNoValue ? id : written;
+    // Any of its values says for which rows it runs; a Send has but an input.
+    ValueId any = kNoValue;
+    for (const std::vector<ValueId>* values : {&node.outputs, &node.inputs}) {
+      for (const ValueId id : *values) {
+        any = any == kNoValue ? id : any;
+      }
     }
     program_.instructions.push_back(
         {.step = std::move(step),
-         .rows = graph_.value(written).rows,
+         .rows = graph_.value(any).rows,
          .layer = node.layer,
          .name = absl::StrCat(node.layer < 0 ? "" : absl::StrCat("layer ", node.layer, " "),
                               OpName(node.op), detail.empty() ? "" : " ", detail)});
@@ -218,6 +224,12 @@ class Lowering {
 
   void Emit(const Node& node, const GatherRowsOp&) {
     Add(node, GatherRowsStep{.x = Rows(node.inputs[0]), .out = Rows(node.outputs[0])});
+  }
+
+  void Emit(const Node& node, const SendOp&) { Add(node, SendStep{.x = Rows(node.inputs[0])}); }
+
+  void Emit(const Node& node, const ReceiveOp&) {
+    Add(node, ReceiveStep{.out = Rows(node.outputs[0])});
   }
 
   const Graph& graph_;

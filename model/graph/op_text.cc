@@ -104,6 +104,8 @@ class OpDescriber {
     return absl::StrCat("join ", StepsText(op.steps), norm.empty() ? "" : ", ", norm);
   }
   std::string operator()(const GatherRowsOp&) const { return ""; }
+  std::string operator()(const SendOp&) const { return ""; }
+  std::string operator()(const ReceiveOp&) const { return ""; }
 
  private:
   const std::vector<Constant>& constants_;
@@ -174,6 +176,8 @@ class StepDescriber {
   std::string operator()(const GatherRowsStep& step) const {
     return absl::StrCat(RefText("x", step.x), RefText("out", step.out));
   }
+  std::string operator()(const SendStep& step) const { return RefText("x", step.x); }
+  std::string operator()(const ReceiveStep& step) const { return RefText("out", step.out); }
 
  private:
   std::string Const(ConstantId id) const { return ConstantText(id, program_.constants); }

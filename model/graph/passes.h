@@ -1,11 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "model/config.h"
 #include "model/graph/graph.h"
 #include "model/weights.h"
+#include "parallel/join_tree.h"
 
 // The passes, one file each. All return whether they changed the graph, and change nothing when
 // they run again on their own result. None changes a bit of the logits.
@@ -18,6 +21,18 @@ namespace shoal::graph {
 // INVALID_ARGUMENT when the model cannot be cut in `tp` parts; lists the legal sizes.
 absl::StatusOr<bool> ShardTensorParallel(const model::ModelConfig& config, int tp, int shard,
                                          Graph* graph);
+
+// Keeps the layers of one pipeline stage. What crosses a border, one value, is sent by the last
+// node of a stage and received by the first of the next. The first stage embeds, the last has the
+// head. `layers` are those of each stage (parallel::SplitLayers). REQUIRES: ShardTensorParallel has
+// run.
+bool SplitPipeline(const std::vector<parallel::Range>& layers, int stage, Graph* graph);
+
+// The layers of each of pp stages: as `counts` says, or, if that is empty, so that the weights read
+// for a token are spread as evenly as can be, the head's among them. `graph`: of the whole model.
+// INVALID_ARGUMENT when a stage would have none, or the counts are not the model's.
+absl::StatusOr<std::vector<parallel::Range>> StageLayers(const Graph& graph, int pp,
+                                                         absl::Span<const int64_t> counts);
 
 // One product for all that read the same rows: q, k, v; gate, up.
 bool MergeProducts(Graph* graph);
@@ -43,8 +58,18 @@ struct PassOptions {
   bool fuse = true;
 };
 
-// Everything between BuildGraph() and Lower(), in order.
-absl::Status RunPasses(const model::ModelConfig& config, const model::Weights& weights, int tp,
-                       int shard, int64_t max_positions, const PassOptions& options, Graph* graph);
+// The part of the model that a rank has.
+struct Placement {
+  int tp = 1;
+  int shard = 0;
+  int pp = 1;
+  int stage = 0;
+  std::vector<int64_t> stage_layers = {};  // of each stage; empty: see StageLayers
+};
+
+// Everything between BuildGraph() and Lower(), in order. Errors: those of the passes.
+absl::Status RunPasses(const model::ModelConfig& config, const model::Weights& weights,
+                       const Placement& placement, int64_t max_positions,
+                       const PassOptions& options, Graph* graph);
 
 }  // namespace shoal::graph

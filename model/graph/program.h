@@ -120,8 +120,19 @@ struct GatherRowsStep {
   RowsRef out = {};
 };
 
+// To the same shard of the next pipeline stage.
+struct SendStep {
+  RowsRef x = {};
+};
+
+// From the same shard of the stage before.
+struct ReceiveStep {
+  RowsRef out = {};
+};
+
 using Step = std::variant<EmbedStep, RmsNormStep, QuantizeStep, MatMulStep, RopeStep, KvStoreStep,
-                          AttentionStep, SwiGluStep, AllGatherStep, JoinAddStep, GatherRowsStep>;
+                          AttentionStep, SwiGluStep, AllGatherStep, JoinAddStep, GatherRowsStep,
+                          SendStep, ReceiveStep>;
 
 struct Instruction {
   Step step;
@@ -135,17 +146,19 @@ struct Instruction {
 struct Program {
   std::string architecture;
   ShardInfo shard;
+  StageInfo stage;
   ProgramLimits limits;
-  int64_t num_layers = 0;
+  int64_t num_layers = 0;    // of this stage
   int64_t num_kv_heads = 0;  // of this shard
   int64_t head_dim = 0;
   std::vector<Instruction> instructions;
   std::vector<WeightUse> matrices;  // to pack
   std::vector<Constant> constants;  // to upload
-  RowsRef logits = {};              // [output rows, width]; width 0: this shard holds no chunk
-  int64_t vocab_begin = 0;          // the token of the first column of the logits
-  int64_t workspace_bytes = 0;      // peak
-  int64_t unplanned_bytes = 0;      // what one buffer for each value would take
+  // [output rows, width]; width 0: this shard holds no chunk. Not there but in the last stage.
+  RowsRef logits = {};
+  int64_t vocab_begin = 0;      // the token of the first column of the logits
+  int64_t workspace_bytes = 0;  // peak
+  int64_t unplanned_bytes = 0;  // what one buffer for each value would take
 
   int64_t ConstantBytes() const;
 };

@@ -127,6 +127,12 @@ void BlockPool::Complete(uint32_t block_id) {
   blocks_[block_id].state = State::kComputed;
 }
 
+void BlockPool::Abandon(uint32_t block_id) {
+  if (!has_prefix_cache()) return;
+  CHECK(blocks_[block_id].state == State::kPending) << "block " << block_id;
+  RemoveFromIndex(block_id);
+}
+
 void BlockPool::Publish(uint32_t block_id, uint32_t parent, uint64_t hash, absl::string_view salt,
                         absl::Span<const uint32_t> tokens) {
   Expect(block_id, parent, hash, salt, tokens);

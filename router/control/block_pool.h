@@ -105,6 +105,8 @@ class BlockPool {
               absl::Span<const uint32_t> tokens);
   // A pending block is computed: it may be shared from now on.
   void Complete(uint32_t block_id);
+  // A pending block will not be computed. REQUIRES: no block is under it.
+  void Abandon(uint32_t block_id);
   // Expect and Complete at once, for a block that turned out full.
   void Publish(uint32_t block_id, uint32_t parent, uint64_t hash, absl::string_view salt,
                absl::Span<const uint32_t> tokens);

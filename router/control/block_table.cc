@@ -73,6 +73,11 @@ void BlockTable::Commit(absl::Span<const uint32_t> log, uint32_t num_computed) {
   num_expected_ = std::max(num_expected_, num_published_);
 }
 
+void BlockTable::Abandon(uint32_t num_tokens) {
+  const uint32_t kept = std::max(num_published_, num_tokens / pool_->block_size());
+  while (num_expected_ > kept) pool_->Abandon(blocks_[--num_expected_].id());
+}
+
 void BlockTable::Release() {
   while (!blocks_.empty()) blocks_.pop_back();
   num_published_ = num_expected_ = 0;

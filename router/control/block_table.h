@@ -37,6 +37,9 @@ class BlockTable {
   // The KV of the first `num_computed` tokens of the log exists from now on.
   void Commit(absl::Span<const uint32_t> log, uint32_t num_computed);
 
+  // The KV of what follows the first `num_tokens` of the log will not come: nobody waits for it.
+  void Abandon(uint32_t num_tokens);
+
   // Gives the blocks back, tails first. Full computed ones stay in the cache.
   void Release();
 

@@ -110,7 +110,9 @@ void GroupControl::Commit(absl::Time now, const StepResult& result) {
 bool GroupControl::Plan(absl::Time now) {
   plan_at_ = absl::InfiniteFuture();
   if (!scheduler_.has_value() || group_.state() != Group::State::kReady) return false;
-  if (!sent_plans_.empty()) {
+  // In a pipeline the next stage, or the first, is free before the oldest plan is done.
+  const bool is_pipeline = options_.group.pipeline_parallel_size > 1;
+  if (!sent_plans_.empty() && !is_pipeline) {
     const SentPlan& running = sent_plans_.front();
     const absl::Time start = std::max(running.sent, last_commit_);
     const absl::Time due = predictor_.NextPlanTime(start, running.num_tokens);
@@ -143,6 +145,7 @@ void GroupControl::Send(absl::Time now, StepPlan plan) {
 void GroupControl::MakeScheduler() {
   const RankInfo& identity = group_.identity();
   SchedulerOptions options = options_.scheduler;
+  options.num_stages = options_.group.pipeline_parallel_size;
   options.num_blocks = identity.num_blocks;
   options.block_size = identity.block_size;
   options.max_batch_tokens = identity.max_batch_tokens;

@@ -18,6 +18,7 @@ Scheduler::Scheduler(const SchedulerOptions& options)
   CHECK_GT(options.max_batch_seqs, 0u);
   CHECK_GE(options.max_batch_tokens, options.max_batch_seqs);
   CHECK_GT(options.max_plans_in_flight, 0u);
+  CHECK_GT(options.num_stages, 0u);
   CHECK_GT(options.aging_interval, absl::ZeroDuration());
   for (uint32_t slot = 0; slot < options.max_batch_seqs; ++slot) free_slots_.insert(slot);
 }
@@ -201,6 +202,7 @@ void Scheduler::End(Sequence* sequence) {
   if (sequence->num_in_flight == 0) {
     Vacate(sequence);
   } else {
+    sequence->table.Abandon(sequence->has_failed ? 0 : sequence->num_planned);
     ended_.push_back(std::move(owned));
   }
 }
@@ -305,6 +307,9 @@ void Scheduler::CheckInvariants() const {
     CHECK_EQ(sequence->num_in_flight, planned[sequence].first);
     CHECK_EQ(sequence->num_planned, sequence->num_computed + planned[sequence].second);
     CHECK_LE(sequence->num_planned, sequence->max_kv_tokens());
+    if (is_pipeline() && sequence->is_decoding && sequence->num_in_flight == 0) {
+      CHECK_EQ(sequence->num_planned + 1, sequence->log_size());  // its token is known
+    }
     CHECK(sequence->num_in_flight > 0 || sequence->has_more_to_plan());
     CHECK_GE(sequence->table.num_blocks(), pool_.num_blocks_for(sequence->num_planned));
     CHECK_LE(sequence->num_preemptions, kMaxPreemptions);

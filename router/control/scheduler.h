@@ -31,6 +31,7 @@ struct SchedulerOptions {
   uint32_t max_seq_len = 4096;          // prompt and generated tokens
   uint32_t max_prefill_chunk = 0;       // tokens of one prompt in one step; 0 = max_batch_tokens
   uint32_t max_queued_requests = 1024;  // beyond those that the batch has room for
+  uint32_t num_stages = 1;              // of the group's pipeline
   uint32_t max_plans_in_flight = 2;     // 1: a plan is made when the one before is committed
   bool enable_prefix_cache = true;
   uint64_t hash_mask = ~uint64_t{0};                  // see BlockPoolOptions
@@ -70,12 +71,21 @@ struct SchedulerStats {
 // committed; so does a plan that would keep a newcomer waiting for long. Slot and blocks of a
 // sequence are free at the commit of the last plan that has a row of it.
 //
+// In a pipeline (num_stages > 1) plans overlap so that every stage has one. The ranks of the first
+// stage do not know what the last has sampled, so a sequence that decodes is in one plan at a time,
+// its row has the token, and each plan takes a part of them. The chunks of a prompt follow each
+// other. Newcomers start at once; a victim is preempted when no plan has it, and gets no rows until
+// then.
+//
 // Every accepted request gets exactly one kFinished event, unless the caller ended it by Finish().
 class Scheduler {
  public:
   static constexpr uint32_t kMaxPreemptions = 3;
   // Prompt tokens of a plan made ahead: about the work of one decoding step.
   static constexpr uint32_t kMaxPrefillAhead = 32;
+  // Prompt tokens of a plan in a pipeline: enough for the products to be efficient, few enough for
+  // all stages to have a part of one prompt.
+  static constexpr uint32_t kMinPipelinePrefill = 64;
 
   explicit Scheduler(const SchedulerOptions& options);
   ~Scheduler();
@@ -144,7 +154,9 @@ class Scheduler {
     absl::Time now;
     StepPlan plan;
     std::vector<PlannedRow> rows;
-    uint32_t budget = 0;  // tokens
+    uint32_t budget = 0;           // tokens
+    uint32_t prefill_budget = 0;   // of them, at most for prompts
+    Sequence* draining = nullptr;  // a victim that plans still have: no row for it, nobody admitted
   };
 
   // scheduler_commit.cc
@@ -167,16 +179,19 @@ class Scheduler {
   Sequence* Find(uint64_t id) const;
 
   // scheduler_plan.cc
+  bool is_pipeline() const { return options_.num_stages > 1; }
   bool MayPlanAhead();
+  bool CanDecode(const Sequence& sequence) const;
+  uint32_t MaxDecodes() const;
   bool CouldAdmit();
   static bool IsVictimOf(const Sequence& first, const Sequence& running);
   bool WantsToPreempt(Sequence* first);
-  void PreemptForPriority();
+  void PreemptForPriority(Draft* draft);
   void PlanDecodes(Draft* draft);
   void PlanPrefills(Draft* draft);
   void PlanTrial(Draft* draft);
   bool NeedsBlockToDecode(const Sequence& sequence) const;
-  bool MakeRoomToDecode(Sequence* sequence);
+  bool MakeRoomToDecode(Sequence* sequence, Draft* draft);
   void Preempt(Sequence* victim);
   Sequence* NextCandidate(std::set<Sequence*, ByKey>::iterator* next, PrefixMatch* match);
   void InheritKey(const Sequence& waiter);

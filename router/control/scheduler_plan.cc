@@ -13,10 +13,15 @@ std::optional<StepPlan> Scheduler::PlanStep(absl::Time now) {
   Draft draft;
   draft.now = now;
   draft.budget = options_.max_batch_tokens;
+  draft.prefill_budget = options_.max_batch_tokens;
+  if (is_pipeline()) {
+    draft.prefill_budget =
+        std::max(kMinPipelinePrefill, options_.max_batch_tokens / (4 * options_.num_stages));
+  }
   if (num_suspects_ > 0) {
     PlanTrial(&draft);
   } else {
-    if (in_flight_.empty()) PreemptForPriority();
+    if (in_flight_.empty() || is_pipeline()) PreemptForPriority(&draft);
     PlanDecodes(&draft);
     PlanPrefills(&draft);
   }
@@ -29,6 +34,7 @@ std::optional<StepPlan> Scheduler::PlanStep(absl::Time now) {
 // plan there, everything is possible, so waiting for that always ends in progress.
 bool Scheduler::MayPlanAhead() {
   if (num_suspects_ > 0) return false;
+  if (is_pipeline()) return true;
   uint32_t num_blocks = 0;
   uint32_t num_prefill = 0;
   bool somebody_ends = !ended_.empty();
@@ -75,7 +81,7 @@ bool Scheduler::WantsToPreempt(Sequence* first) {
   return wanted <= match.block_ids.size() + pool_.num_available() + could_free;
 }
 
-void Scheduler::PreemptForPriority() {
+void Scheduler::PreemptForPriority(Draft* draft) {
   if (waiting_.empty()) return;
   Sequence* first = *waiting_.begin();
   if (!WantsToPreempt(first)) return;
@@ -83,16 +89,37 @@ void Scheduler::PreemptForPriority() {
     return IsAdmissible(*first, first->table.Find(first->log(), first->max_cached_tokens()));
   };
   while (!running_.empty() && IsVictimOf(*first, *running_.back()) && !is_admissible()) {
+    if (running_.back()->num_in_flight > 0) {
+      draft->draining = running_.back();
+      return;
+    }
     Preempt(running_.back());
   }
 }
 
+// Whether its next row, if it has one, could be in the plan that is being made.
+bool Scheduler::CanDecode(const Sequence& sequence) const {
+  return sequence.is_decoding && sequence.has_more_to_plan() &&
+         (!is_pipeline() || sequence.num_in_flight == 0);
+}
+
+// In one plan. In a pipeline they share the plans that there may be.
+uint32_t Scheduler::MaxDecodes() const {
+  if (!is_pipeline()) return options_.max_batch_seqs;
+  const auto num_decoding = static_cast<uint32_t>(
+      std::count_if(running_.begin(), running_.end(),
+                    [](const Sequence* sequence) { return sequence->is_decoding; }));
+  const uint32_t num_plans = options_.max_plans_in_flight;
+  return (num_decoding + num_plans - 1) / num_plans;
+}
+
 void Scheduler::PlanDecodes(Draft* draft) {
   // MakeRoomToDecode takes sequences off the end of running_.
-  for (size_t i = 0; i < running_.size(); ++i) {
+  const uint32_t max_decodes = MaxDecodes();
+  for (size_t i = 0; i < running_.size() && draft->rows.size() < max_decodes; ++i) {
     Sequence* sequence = running_[i];
-    if (!sequence->is_decoding || !sequence->has_more_to_plan()) continue;
-    if (MakeRoomToDecode(sequence)) AddRow(sequence, draft);
+    if (!CanDecode(*sequence) || sequence == draft->draining) continue;
+    if (MakeRoomToDecode(sequence, draft)) AddRow(sequence, draft);
   }
 }
 
@@ -100,11 +127,16 @@ bool Scheduler::NeedsBlockToDecode(const Sequence& sequence) const {
   return pool_.num_blocks_for(sequence.num_planned + 1) > sequence.table.num_blocks();
 }
 
-// Returns false if the sequence itself was the last in the order, and so the victim.
-bool Scheduler::MakeRoomToDecode(Sequence* sequence) {
+// Returns false if the sequence itself was the last in the order, and so the victim, or if the
+// victim must leave its plans first.
+bool Scheduler::MakeRoomToDecode(Sequence* sequence, Draft* draft) {
   if (!NeedsBlockToDecode(*sequence)) return true;
   while (pool_.num_available() == 0) {
     Sequence* victim = running_.back();
+    if (victim->num_in_flight > 0) {
+      draft->draining = victim;
+      return false;
+    }
     Preempt(victim);
     if (victim == sequence) return false;
   }
@@ -120,11 +152,13 @@ void Scheduler::Preempt(Sequence* victim) {
 
 // Gives what is left of the budget, in the total order, to prompts that are being computed and to
 // waiting requests. The first waiting request that does not fit keeps all behind it waiting. A plan
-// made ahead admits nobody.
+// made ahead for a single stage admits nobody.
 void Scheduler::PlanPrefills(Draft* draft) {
+  draft->budget = std::min(draft->budget, draft->prefill_budget);
   std::vector<Sequence*> prefills;
   for (Sequence* sequence : running_) {
-    if (!sequence->is_decoding && sequence->has_more_to_plan()) prefills.push_back(sequence);
+    if (sequence->is_decoding || !sequence->has_more_to_plan()) continue;
+    if (sequence != draft->draining) prefills.push_back(sequence);
   }
   const auto by_prefill_key = [](const Sequence* a, const Sequence* b) {
     return a->prefill_key() < b->prefill_key();
@@ -132,7 +166,7 @@ void Scheduler::PlanPrefills(Draft* draft) {
   std::sort(prefills.begin(), prefills.end(), by_prefill_key);
   auto prefill = prefills.begin();
   auto next = waiting_.begin();
-  bool admits = in_flight_.empty();
+  bool admits = in_flight_.empty() || (is_pipeline() && draft->draining == nullptr);
   while (draft->budget > 0) {
     PrefixMatch match;
     Sequence* candidate = admits ? NextCandidate(&next, &match) : nullptr;
@@ -231,7 +265,13 @@ void Scheduler::AddRow(Sequence* sequence, Draft* draft) {
   row.slot = sequence->slot;
   row.num_tokens = NextChunk(*sequence, draft->budget);
   CHECK_GT(row.num_tokens, 0u);
-  if (sequence->is_decoding) row.source = StepRow::Source::kLastSample;
+  if (sequence->is_decoding && is_pipeline()) {
+    CHECK_EQ(sequence->num_planned + 1, sequence->log_size());
+    row.source = StepRow::Source::kToken;
+    row.token_id = sequence->log().back();
+  } else if (sequence->is_decoding) {
+    row.source = StepRow::Source::kLastSample;
+  }
   const uint32_t begin = sequence->num_planned;
   const uint32_t end = begin + row.num_tokens;
   row.new_block_ids = sequence->table.Grow(end);

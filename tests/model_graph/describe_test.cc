@@ -13,7 +13,9 @@
 namespace shoal::graph {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 class DescribeTest : public ::testing::Test {
@@ -23,8 +25,11 @@ class DescribeTest : public ::testing::Test {
   }
   ~DescribeTest() override { std::remove(path_.c_str()); }
 
-  std::string Describe(int tp, int shard, const char* stage, const char* format) {
-    const auto text = DescribeGraph(path_, tp, shard, stage, format);
+  std::string Describe(int tp, int shard, const char* after, const char* format) {
+    return Describe(Placement{.tp = tp, .shard = shard}, after, format);
+  }
+  std::string Describe(const Placement& placement, const char* after, const char* format) {
+    const auto text = DescribeGraph(path_, placement, after, format);
     return text.ok() ? *text : text.status().ToString();
   }
 
@@ -38,6 +43,22 @@ TEST_F(DescribeTest, ShowsEachStage) {
   EXPECT_THAT(Describe(2, 1, "program", "text"), HasSubstr("layer 1 AllGather("));
 }
 
+TEST_F(DescribeTest, ShowsPipelineStages) {
+  const Placement first{.pp = 2, .stage = 0};
+  const Placement last{.pp = 2, .stage = 1};
+  EXPECT_THAT(Describe(first, "split", "text"),
+              AllOf(StartsWith("graph llama tp 1 shard 0, pp 2 stage 0: layers 0 to 0\n"),
+                    HasSubstr("  Send("), Not(HasSubstr("return"))));
+  EXPECT_THAT(Describe(last, "split", "text"),
+              AllOf(HasSubstr(" = Receive()"), HasSubstr("layer 1"), Not(HasSubstr("layer 0")),
+                    HasSubstr("return")));
+  EXPECT_THAT(Describe(last, "program", "text"), HasSubstr("Receive"));
+  EXPECT_THAT(Describe(first, "fused", "dot"), Not(HasSubstr("logits")));
+  EXPECT_THAT(Describe({.pp = 2, .stage = 2}, "built", "text"),
+              HasSubstr("pipeline stage 2 is not in 0..1"));
+  EXPECT_THAT(Describe({.pp = 3, .stage = 2}, "split", "text"), StartsWith("INVALID_ARGUMENT"));
+}
+
 TEST_F(DescribeTest, DrawsGraphsAndPrograms) {
   const std::string graph = Describe(1, 0, "fused", "dot");
   EXPECT_THAT(graph, StartsWith("digraph \"llama\" {"));
@@ -47,11 +68,12 @@ TEST_F(DescribeTest, DrawsGraphsAndPrograms) {
 }
 
 TEST_F(DescribeTest, RefusesWhatItDoesNotKnow) {
-  EXPECT_THAT(Describe(1, 0, "lowered", "text"), HasSubstr("expected built, sharded, fused"));
+  EXPECT_THAT(Describe(1, 0, "lowered", "text"),
+              HasSubstr("expected built, sharded, split, fused"));
   EXPECT_THAT(Describe(1, 0, "built", "svg"), HasSubstr("expected text or dot"));
   EXPECT_THAT(Describe(2, 2, "built", "text"), HasSubstr("shard 2 is not in 0..1"));
   EXPECT_THAT(Describe(9, 0, "sharded", "text"), StartsWith("INVALID_ARGUMENT"));
-  EXPECT_THAT(std::string(DescribeGraph("/nowhere.gguf", 1, 0, "built", "text").status().message()),
+  EXPECT_THAT(std::string(DescribeGraph("/nowhere.gguf", {}, "built", "text").status().message()),
               HasSubstr("/nowhere.gguf"));
 }
 

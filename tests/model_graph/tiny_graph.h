@@ -30,7 +30,11 @@ struct TinyGraph {
   }
 
   void RunAll(int tp, int shard, const PassOptions& options = {}) {
-    const absl::Status status = RunPasses(config, weights, tp, shard, 64, options, &graph);
+    RunAll(Placement{.tp = tp, .shard = shard}, options);
+  }
+
+  void RunAll(const Placement& placement, const PassOptions& options = {}) {
+    const absl::Status status = RunPasses(config, weights, placement, 64, options, &graph);
     CHECK(status.ok()) << status;
   }
 

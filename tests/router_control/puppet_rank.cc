@@ -105,7 +105,14 @@ void PuppetRank::CheckBatch(const StepPlan& plan) {
 
 void PuppetRank::CheckRow(const StepRow& row, const Slot& slot) {
   const uint32_t end = slot.position + row.num_tokens;
-  const bool continues = row.source == StepRow::Source::kLastSample;
+  const bool continues = row.source != StepRow::Source::kLog;
+  const bool names_token = row.source == StepRow::Source::kToken;
+  if (continues && names_token != (options_.num_stages > 1))
+    Error("a continuation of another kind");
+  if (names_token && row.token_id != slot.last_sample) {
+    Error(absl::StrCat("slot ", row.slot, " is told token ", row.token_id, ", not ",
+                       slot.last_sample));
+  }
   if (row.num_tokens == 0) Error("an empty row");
   if (end > slot.log.size()) Error(absl::StrCat("slot ", row.slot, " runs past its log"));
   if (continues != slot.sampled) Error(absl::StrCat("slot ", row.slot, " has the wrong source"));
@@ -159,6 +166,7 @@ RowOutput PuppetRank::RunRow(const StepRow& row) {
   }
   Slot& slot = it->second;
   slot.table.insert(slot.table.end(), row.new_block_ids.begin(), row.new_block_ids.end());
+  if (row.source == StepRow::Source::kToken) slot.log.push_back(row.token_id);
   CheckRow(row, slot);
   CheckPrefix(slot, row.slot);
   for (uint32_t i = 0; i < row.num_tokens; ++i) {
@@ -179,7 +187,9 @@ RowOutput PuppetRank::RunRow(const StepRow& row) {
     if (slot.sampling.top_logprobs >= 0) {
       output.logprobs = {{.chosen = {token, Logprob(slot.log, token)}, .top = {}}};
     }
-    slot.log.push_back(token);
+    // In a pipeline the first stage does not know it.
+    if (options_.num_stages == 1) slot.log.push_back(token);
+    slot.last_sample = token;
     slot.sampled = true;
   } else if (row.outputs == StepRow::Outputs::kLast) {
     Error(absl::StrCat("slot ", row.slot, " samples before the end of its log"));

@@ -50,6 +50,7 @@ class PuppetRank {
     std::vector<uint32_t> table;
     SamplingParams sampling;
     bool sampled = false;
+    uint32_t last_sample = 0;
   };
 
   void Start(const SequenceStart& start);

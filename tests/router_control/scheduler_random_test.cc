@@ -76,16 +76,25 @@ History Play(const SchedulerOptions& options, uint32_t seed, int num_operations)
   return {.plans = group.history(), .stats = group.scheduler().stats()};
 }
 
-class SchedulerRandomTest : public testing::TestWithParam<uint32_t> {
+struct Depth {
+  uint32_t max_plans_in_flight;
+  uint32_t num_stages;
+};
+
+class SchedulerRandomTest : public testing::TestWithParam<Depth> {
  protected:
   static SchedulerOptions Tight();
 };
 
-INSTANTIATE_TEST_SUITE_P(PlansInFlight, SchedulerRandomTest, testing::Values(1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(PlansInFlight, SchedulerRandomTest,
+                         testing::Values(Depth{1, 1}, Depth{2, 1}, Depth{3, 1}));
+INSTANTIATE_TEST_SUITE_P(Pipelines, SchedulerRandomTest,
+                         testing::Values(Depth{1, 2}, Depth{2, 2}, Depth{3, 2}, Depth{4, 4}));
 
 SchedulerOptions SchedulerRandomTest::Tight() {
   SchedulerOptions options;
-  options.max_plans_in_flight = GetParam();
+  options.max_plans_in_flight = GetParam().max_plans_in_flight;
+  options.num_stages = GetParam().num_stages;
   options.num_blocks = 48;
   options.block_size = 4;
   options.max_batch_tokens = 32;

@@ -35,7 +35,7 @@ router::SchedulerOptions MakeSchedulerOptions(Random* random) {
 router::GroupOptions MakeGroupOptions(Random* random) {
   router::GroupOptions options;
   options.tensor_parallel_size = random->Between(1, 3);
-  options.pipeline_parallel_size = random->OneIn(4) ? 2 : 1;
+  options.pipeline_parallel_size = random->OneIn(3) ? random->Between(2, 3) : 1;
   options.version = "1";
   options.protocol_version = 1;
   options.join_timeout = Seconds(2);
@@ -174,6 +174,7 @@ Scenario Scenario::Make(uint64_t seed) {
   scenario.options.scheduler = MakeSchedulerOptions(&random);
   scenario.options.group = MakeGroupOptions(&random);
   const router::GroupOptions& group = scenario.options.group;
+  scenario.options.scheduler.num_stages = group.pipeline_parallel_size;
   scenario.num_ranks = group.tensor_parallel_size * group.pipeline_parallel_size;
   scenario.step_time = random.Between(absl::Microseconds(200), Milliseconds(10));
   scenario.token_time = random.Between(absl::Microseconds(1), Milliseconds(1));

@@ -10,20 +10,41 @@
 
 namespace shoal::worker {
 
+namespace {
+
+std::vector<std::unique_ptr<parallel::Transport>> NewTransports(int size) {
+  auto transports = parallel::NewLocalTransports(
+      {.size = size, .op_timeout = absl::Seconds(60), .allow_spin = false});
+  CHECK(transports.ok()) << transports.status();
+  return *std::move(transports);
+}
+
+}  // namespace
+
 EngineHarness::EngineHarness(const model::GgufFile& file, RankModel::Options options,
                              const BackendFactory& new_backend) {
   options.available_bytes = 0;
-  for (int shard = 0; shard < options.tp; ++shard) {
-    options.shard = shard;
-    auto rank = RankModel::Load(file, options, new_backend(), nullptr);
-    CHECK(rank.ok()) << rank.status();
-    ranks_.push_back(*std::move(rank));
+  const int tp = options.tp;
+  for (int rank = 0; rank < tp * options.pp; ++rank) {
+    options.stage = rank / tp;
+    options.shard = rank % tp;
+    auto model = RankModel::Load(file, options, new_backend(), nullptr);
+    CHECK(model.ok()) << model.status();
+    ranks_.push_back(*std::move(model));
   }
-  if (options.tp > 1) {
-    auto transports = parallel::NewLocalTransports(
-        {.size = options.tp, .op_timeout = absl::Seconds(60), .allow_spin = false});
-    CHECK(transports.ok()) << transports.status();
-    transports_ = *std::move(transports);
+  shards_.resize(ranks_.size());
+  stages_.resize(ranks_.size());
+  for (int stage = 0; stage < options.pp && tp > 1; ++stage) {
+    auto transports = NewTransports(tp);
+    for (int shard = 0; shard < tp; ++shard) {
+      shards_[stage * tp + shard] = std::move(transports[shard]);
+    }
+  }
+  for (int shard = 0; shard < tp && options.pp > 1; ++shard) {
+    auto transports = NewTransports(options.pp);
+    for (int stage = 0; stage < options.pp; ++stage) {
+      stages_[stage * tp + shard] = std::move(transports[stage]);
+    }
   }
 }
 
@@ -64,11 +85,11 @@ std::vector<float> EngineHarness::Step(const std::vector<Feed>& feeds) {
                                    .block_tables = tables.data()},
                         .output_rows = output_rows};
   std::vector<std::thread> threads;
-  for (size_t shard = 0; shard < ranks_.size(); ++shard) {
-    threads.emplace_back([&, shard] {
-      RankModel& rank = *ranks_[shard];
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    threads.emplace_back([&, i] {
+      RankModel& rank = *ranks_[i];
       const absl::Status status = rank.executor().Run(
-          input, rank.kv_store(), transports_.empty() ? nullptr : transports_[shard].get());
+          input, rank.kv_store(), {.shards = shards_[i].get(), .stages = stages_[i].get()});
       CHECK(status.ok()) << status;
     });
   }
@@ -78,6 +99,10 @@ std::vector<float> EngineHarness::Step(const std::vector<Feed>& feeds) {
   std::vector<float> logits(tokens.size() * vocab());
   for (const std::unique_ptr<RankModel>& rank : ranks_) {
     const Executor& executor = rank->executor();
+    if (!rank->is_last_stage()) {
+      CHECK(executor.logits().empty());
+      continue;
+    }
     for (size_t row = 0; row < tokens.size(); ++row) {
       std::copy_n(executor.logits().data() + row * executor.logits_width(), executor.logits_width(),
                   logits.data() + row * vocab() + executor.vocab_begin());

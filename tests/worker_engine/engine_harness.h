@@ -14,7 +14,7 @@ namespace shoal::worker {
 
 using BackendFactory = std::function<std::unique_ptr<kernels::Backend>()>;
 
-// All shards of a model as threads of this process. CHECKs every status: a test that expects an
+// All ranks of a model as threads of this process. CHECKs every status: a test that expects an
 // error calls RankModel itself.
 class EngineHarness {
  public:
@@ -33,7 +33,7 @@ class EngineHarness {
   // The logits of every token of a sequence, fed in chunks of this many (the last may be short).
   std::vector<float> FeedInChunks(int sequence, const std::vector<int32_t>& tokens, int chunk);
 
-  RankModel& rank(int shard) { return *ranks_[shard]; }
+  RankModel& rank(int rank) { return *ranks_[rank]; }
   int64_t vocab() const { return ranks_[0]->config().vocab; }
 
  private:
@@ -44,8 +44,9 @@ class EngineHarness {
 
   int32_t TakeBlock();
 
-  std::vector<std::unique_ptr<RankModel>> ranks_;
-  std::vector<std::unique_ptr<parallel::Transport>> transports_;
+  std::vector<std::unique_ptr<RankModel>> ranks_;             // [stage * tp + shard]
+  std::vector<std::unique_ptr<parallel::Transport>> shards_;  // [rank]; null with one shard
+  std::vector<std::unique_ptr<parallel::Transport>> stages_;  // [rank]; null with one stage
   std::map<int, SequenceState> sequences_;
   int32_t blocks_taken_ = 0;
 };

@@ -59,17 +59,14 @@ void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::fre
 namespace shoal::worker {
 namespace {
 
-std::unique_ptr<RankModel> LoadShard(const model::GgufFile& file, int tp, int shard) {
+std::unique_ptr<RankModel> LoadRank(const model::GgufFile& file, RankModel::Options options) {
+  options.max_batch_tokens = 32;
+  options.max_batch_seqs = 4;
+  options.max_seq_len = 64;
+  options.available_bytes = 0;
   auto backend = kernels::NewCpuBackend({.threads = 2, .cpus = {}, .isa = {}});
   EXPECT_TRUE(backend.ok()) << backend.status();
-  auto model = RankModel::Load(file,
-                               {.tp = tp,
-                                .shard = shard,
-                                .max_batch_tokens = 32,
-                                .max_batch_seqs = 4,
-                                .max_seq_len = 64,
-                                .available_bytes = 0},
-                               *std::move(backend), nullptr);
+  auto model = RankModel::Load(file, options, *std::move(backend), nullptr);
   EXPECT_TRUE(model.ok()) << model.status();
   return *std::move(model);
 }
@@ -77,7 +74,7 @@ std::unique_ptr<RankModel> LoadShard(const model::GgufFile& file, int tp, int sh
 // Two sequences of eight tokens, then one token for each.
 class TwoSteps {
  public:
-  void Run(RankModel& model, parallel::Transport* transport) {
+  void Run(RankModel& model, const Peers& peers) {
     StepInput input{.tokens = tokens_,
                     .layout = {.rows = 16,
                                .num_seqs = 2,
@@ -85,13 +82,13 @@ class TwoSteps {
                                .positions = positions_.data(),
                                .block_tables = tables_},
                     .output_rows = outputs_};
-    ok_ = model.executor().Run(input, model.kv_store(), transport).ok();
+    ok_ = model.executor().Run(input, model.kv_store(), peers).ok();
     input.tokens = absl::MakeConstSpan(tokens_).first(2);
     input.layout.rows = 2;
     input.layout.seq_row_begin = decode_begin_;
     input.layout.positions = decode_positions_;
     input.output_rows = decode_outputs_;
-    ok_ = ok_ && model.executor().Run(input, model.kv_store(), transport).ok();
+    ok_ = ok_ && model.executor().Run(input, model.kv_store(), peers).ok();
   }
 
   bool ok() const { return ok_; }
@@ -128,31 +125,37 @@ TEST_F(ExecutorAllocationTest, AStepAllocatesNothing) {
   for (const char* architecture : {"llama", "qwen3"}) {
     for (const kernels::DType type : {kernels::DType::kF32, kernels::DType::kQ4_1}) {
       const auto file = MakeTinyFile({.architecture = architecture, .matrix_type = type});
-      const auto model = LoadShard(*file, 1, 0);
+      const auto model = LoadRank(*file, {});
       TwoSteps steps;
       const int64_t before = num_allocations.load();
-      steps.Run(*model, nullptr);
+      steps.Run(*model, {});
       EXPECT_EQ(num_allocations.load(), before) << architecture;
       EXPECT_TRUE(steps.ok());
     }
   }
 }
 
-TEST_F(ExecutorAllocationTest, ACollectiveStepAllocatesNothing) {
+// Of two ranks: shards of a stage, or stages.
+void ExpectNoAllocationWithPeers(bool has_stages) {
   const auto file = MakeTinyFile({});
   const auto transports =
       parallel::NewLocalTransports({.size = 2, .op_timeout = absl::Seconds(60)});
   ASSERT_TRUE(transports.ok()) << transports.status();
-  std::unique_ptr<RankModel> models[] = {LoadShard(*file, 2, 0), LoadShard(*file, 2, 1)};
+  std::unique_ptr<RankModel> models[2];
+  for (int rank = 0; rank < 2; ++rank) {
+    models[rank] = has_stages ? LoadRank(*file, {.pp = 2, .stage = rank})
+                              : LoadRank(*file, {.tp = 2, .shard = rank});
+  }
   TwoSteps steps[2];
   std::atomic<int> done{0};
   int64_t after = -1;  // written by the thread that ends last
-  const auto run = [&](int shard) {
+  const auto run = [&](int rank) {
     // Counting begins when both threads exist.
-    EXPECT_TRUE((*transports)[shard]->Barrier().ok());
+    EXPECT_TRUE((*transports)[rank]->Barrier().ok());
     num_allocations.store(0);
-    EXPECT_TRUE((*transports)[shard]->Barrier().ok());
-    steps[shard].Run(*models[shard], (*transports)[shard].get());
+    EXPECT_TRUE((*transports)[rank]->Barrier().ok());
+    steps[rank].Run(*models[rank], has_stages ? Peers{.stages = (*transports)[rank].get()}
+                                              : Peers{.shards = (*transports)[rank].get()});
     if (done.fetch_add(1) == 1) {
       after = num_allocations.load();
     }
@@ -162,6 +165,14 @@ TEST_F(ExecutorAllocationTest, ACollectiveStepAllocatesNothing) {
   peer.join();
   EXPECT_EQ(after, 0);
   EXPECT_TRUE(steps[0].ok() && steps[1].ok());
+}
+
+TEST_F(ExecutorAllocationTest, ACollectiveStepAllocatesNothing) {
+  ExpectNoAllocationWithPeers(/*has_stages=*/false);
+}
+
+TEST_F(ExecutorAllocationTest, AStepOfAPipelineAllocatesNothing) {
+  ExpectNoAllocationWithPeers(/*has_stages=*/true);
 }
 
 }  // namespace

@@ -180,6 +180,27 @@ TEST(ExecutorTest, TensorParallelSizesGiveTheSameBits) {
   }
 }
 
+TEST(ExecutorTest, PipelinesGiveTheSameBits) {
+  for (TinyModel tiny : Variants()) {
+    tiny.layers = 4;
+    const auto file = MakeTinyFile(tiny);
+    const std::vector<int32_t> tokens = RandomTokens(20, tiny.vocab, 10);
+    const auto alone = EngineHarness(*file, SmallOptions(1), Cpu()).FeedInChunks(0, tokens, 13);
+    const struct {
+      int tp;
+      int pp;
+      std::vector<int64_t> stage_layers;
+    } kCuts[] = {{1, 2, {}}, {1, 3, {}}, {1, 4, {}}, {2, 2, {}}, {3, 2, {}}, {1, 2, {1, 3}}};
+    for (const auto& [tp, pp, stage_layers] : kCuts) {
+      RankModel::Options options = SmallOptions(tp);
+      options.pp = pp;
+      options.stage_layers = stage_layers;
+      ExpectSameBits(alone, EngineHarness(*file, options, Cpu()).FeedInChunks(0, tokens, 13),
+                     absl::StrCat(NameOf(tiny), " tp ", tp, " pp ", pp));
+    }
+  }
+}
+
 TEST(ExecutorTest, ABatchGivesEachSequenceTheBitsItHasAlone) {
   for (const TinyModel& tiny : Variants()) {
     const auto file = MakeTinyFile(tiny);
@@ -265,7 +286,7 @@ class OneRank {
                                      .positions = positions_.data(),
                                      .block_tables = &table_},
                           .output_rows = output_rows};
-    const absl::Status status = executor().Run(input, model_->kv_store(), nullptr);
+    const absl::Status status = executor().Run(input, model_->kv_store(), {});
     CHECK(status.ok()) << status;
   }
 
@@ -342,8 +363,9 @@ TEST(ExecutorTest, NamesTheCollectiveItWaitsInAndReturnsTheReasonOfAnAbort) {
                         .output_rows = {&zero, 1}};
   Executor& executor = (*model)->executor();
   absl::Status status;
-  std::thread rank(
-      [&] { status = executor.Run(input, (*model)->kv_store(), (*transports)[0].get()); });
+  std::thread rank([&] {
+    status = executor.Run(input, (*model)->kv_store(), {.shards = (*transports)[0].get()});
+  });
   while ((*transports)[0]->wait_info().waiting_for != 1) {
     std::this_thread::yield();
   }
@@ -355,6 +377,42 @@ TEST(ExecutorTest, NamesTheCollectiveItWaitsInAndReturnsTheReasonOfAnAbort) {
   EXPECT_STREQ(executor.current_op(), "");
   EXPECT_GT(executor.wait_ns(), 0);
   EXPECT_TRUE(executor.logits().empty());
+}
+
+TEST(ExecutorTest, NamesTheStageItWaitsFor) {
+  const auto file = MakeTinyFile({});
+  RankModel::Options options = SmallOptions();
+  options.pp = 2;
+  options.stage = 1;
+  options.available_bytes = 0;
+  const auto model = RankModel::Load(*file, options, Cpu()(), nullptr);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto transports = parallel::NewLocalTransports(
+      {.size = 2, .op_timeout = absl::Seconds(60), .allow_spin = false});
+  ASSERT_TRUE(transports.ok()) << transports.status();
+  const int32_t zero = 0;
+  const int32_t rows[] = {0, 1};
+  const int32_t* table = &zero;
+  const StepInput input{.tokens = {&zero, 1},
+                        .layout = {.rows = 1,
+                                   .num_seqs = 1,
+                                   .seq_row_begin = rows,
+                                   .positions = &zero,
+                                   .block_tables = &table},
+                        .output_rows = {&zero, 1}};
+  Executor& executor = (*model)->executor();
+  absl::Status status;
+  std::thread rank([&] {
+    status = executor.Run(input, (*model)->kv_store(), {.stages = (*transports)[1].get()});
+  });
+  while ((*transports)[1]->wait_info().waiting_for != 0) {
+    std::this_thread::yield();
+  }
+  EXPECT_STREQ(executor.current_op(), "Receive");
+  (*transports)[0]->Abort(absl::AbortedError("the first stage gave up"));
+  rank.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+  EXPECT_NE(status.message().find("the first stage gave up"), std::string::npos) << status;
 }
 
 TEST(ExecutorTest, ReportsProgressUpToTheWholeAndNamesItsNumerics) {

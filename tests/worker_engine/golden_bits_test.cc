@@ -143,7 +143,7 @@ Answers Generate(const model::GgufFile& file, kernels::Isa isa, int threads) {
                                *std::move(backend), nullptr);
   CHECK(model.ok()) << model.status();
   RankEngine engine(*std::move(model));
-  engine.StartEpoch(nullptr);
+  engine.StartEpoch({});
   base::StepPlan plan;
   plan.starts = {MakeStart(0, Greedy()), MakeStart(1, Seeded())};
   Answers answers;

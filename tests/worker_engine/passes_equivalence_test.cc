@@ -21,7 +21,7 @@ std::vector<float> LogitsWith(const TinyModel& tiny, const graph::PassOptions& p
   const auto config = model::ParseConfig(*file);
   const auto weights = model::Weights::Create(*file, *config);
   graph::Graph graph = graph::BuildGraph(*config, *weights);
-  EXPECT_TRUE(graph::RunPasses(*config, *weights, 1, 0, 64, passes, &graph).ok());
+  EXPECT_TRUE(graph::RunPasses(*config, *weights, {}, 64, passes, &graph).ok());
   graph::Program program =
       graph::Lower(graph, {.max_batch_tokens = 16, .max_output_rows = 16, .max_seq_len = 64});
   *num_instructions = program.instructions.size();
@@ -46,7 +46,7 @@ std::vector<float> LogitsWith(const TinyModel& tiny, const graph::PassOptions& p
                                                            .positions = positions.data(),
                                                            .block_tables = tables},
                                                 .output_rows = positions},
-                                               **kv, nullptr);
+                                               **kv, {});
   EXPECT_TRUE(status.ok()) << status;
   return {(*executor)->logits().begin(), (*executor)->logits().end()};
 }

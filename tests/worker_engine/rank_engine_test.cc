@@ -32,7 +32,7 @@ std::unique_ptr<RankEngine> NewEngine(const model::GgufFile& file) {
                                *std::move(backend), nullptr);
   CHECK(model.ok()) << model.status();
   auto engine = std::make_unique<RankEngine>(*std::move(model));
-  engine->StartEpoch(nullptr);
+  engine->StartEpoch({});
   return engine;
 }
 

@@ -50,7 +50,7 @@ class BoundProgram::Binder {
 
   absl::Status Run() {
     for (const graph::Instruction& instruction : bound_->program_.instructions) {
-      layer_ = instruction.layer;
+      layer_ = instruction.layer - static_cast<int32_t>(bound_->program_.stage.first_layer);
       SHOAL_ASSIGN_OR_RETURN(
           BoundStep step,
           std::visit([&](const auto& s) -> absl::StatusOr<BoundStep> { return Bind(s); },
@@ -206,6 +206,16 @@ class BoundProgram::Binder {
     return kernels::GatherRowsArgs{.x = At(step.x), .width = step.x.width, .out = At(step.out)};
   }
 
+  absl::StatusOr<BoundStep> Bind(const graph::SendStep& step) const {
+    CHECK_EQ(step.x.stride, step.x.width);
+    return BoundSend{.x = At(step.x), .width = step.x.width};
+  }
+
+  absl::StatusOr<BoundStep> Bind(const graph::ReceiveStep& step) const {
+    CHECK_EQ(step.out.stride, step.out.width);
+    return BoundReceive{.out = At(step.out), .width = step.out.width};
+  }
+
   static void AimAtOwnArrays(BoundStep* step) {
     if (auto* matmul = std::get_if<BoundMatMul>(step)) {
       matmul->args.segments = matmul->segments.data();
@@ -218,7 +228,7 @@ class BoundProgram::Binder {
   const model::Weights& weights_;
   kernels::Backend* const backend_;
   BoundProgram* const bound_;
-  int32_t layer_ = -1;
+  int32_t layer_ = -1;  // of the KV store
 };
 
 absl::Status BoundProgram::Pack(const model::Weights& weights, kernels::Backend* backend,

@@ -31,12 +31,12 @@ struct BoundMatMul {
 
 struct BoundKvStore {
   kernels::KvStoreArgs args;
-  int32_t layer = 0;
+  int32_t layer = 0;  // of the KV store: counted from the stage's first
 };
 
 struct BoundAttention {
   kernels::AttentionArgs args;
-  int32_t layer = 0;
+  int32_t layer = 0;  // likewise
 };
 
 struct BoundAllGather {
@@ -53,10 +53,20 @@ struct BoundJoinAdd {
   std::vector<kernels::JoinStep> steps;  // args.steps
 };
 
+struct BoundSend {
+  const float* x = nullptr;  // [rows, width]
+  int64_t width = 0;
+};
+
+struct BoundReceive {
+  float* out = nullptr;  // [rows, width]
+  int64_t width = 0;
+};
+
 using BoundStep =
     std::variant<kernels::EmbedArgs, kernels::RmsNormArgs, kernels::QuantizeArgs, BoundMatMul,
                  kernels::RopeArgs, BoundKvStore, BoundAttention, kernels::SwiGluArgs,
-                 BoundAllGather, BoundJoinAdd, kernels::GatherRowsArgs>;
+                 BoundAllGather, BoundJoinAdd, kernels::GatherRowsArgs, BoundSend, BoundReceive>;
 
 // A Program with its weights packed, its constants uploaded and its workspace allocated. Owns all
 // of it. Not thread-safe.

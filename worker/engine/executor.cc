@@ -25,17 +25,22 @@ int64_t BlocksOf(int64_t tokens) {
   return (tokens + kernels::kPageTokens - 1) / kernels::kPageTokens;
 }
 
+bool IsOfRank(const parallel::Transport* transport, int rank, int size) {
+  return size == 1 ||
+         (transport != nullptr && transport->size() == size && transport->rank() == rank);
+}
+
 }  // namespace
 
 // Fills in what this step brings and calls the backend, one overload for each op.
 class Executor::StepRunner {
  public:
-  StepRunner(Executor* executor, KvStore* kv, parallel::Transport* transport)
+  StepRunner(Executor* executor, KvStore* kv, const Peers& peers)
       : executor_(*executor),
         backend_(*executor->backend_),
         device_(executor->device_),
         kv_(kv),
-        transport_(transport) {}
+        peers_(peers) {}
 
   void set_rows(int64_t rows) { rows_ = rows; }
 
@@ -102,16 +107,26 @@ class Executor::StepRunner {
     int64_t first_part = 0;
     for (size_t shard = 0; shard < bound.parts_of.size(); ++shard) {
       bound.block_bytes[shard] = static_cast<size_t>(bound.parts_of[shard] * part) * sizeof(float);
-      if (static_cast<int>(shard) < transport_->rank()) {
+      if (static_cast<int>(shard) < peers_.shards->rank()) {
         first_part += bound.parts_of[shard];
       }
     }
-    backend_.Synchronize();
-    const int64_t begin = executor_.now_ns_();
-    const absl::Status status =
-        transport_->AllGatherV(bound.parts + first_part * part, bound.block_bytes, bound.parts);
-    executor_.wait_ns_ += executor_.now_ns_() - begin;
-    return status;
+    return Exchange([&] {
+      return peers_.shards->AllGatherV(bound.parts + first_part * part, bound.block_bytes,
+                                       bound.parts);
+    });
+  }
+
+  absl::Status operator()(BoundSend& bound) {
+    return Exchange([&] {
+      return peers_.stages->Send(peers_.stages->rank() + 1, bound.x, RowBytes(bound.width));
+    });
+  }
+
+  absl::Status operator()(BoundReceive& bound) {
+    return Exchange([&] {
+      return peers_.stages->Receive(peers_.stages->rank() - 1, bound.out, RowBytes(bound.width));
+    });
   }
 
   absl::Status operator()(BoundJoinAdd& bound) {
@@ -132,11 +147,25 @@ class Executor::StepRunner {
   }
 
  private:
+  size_t RowBytes(int64_t width) const {
+    return static_cast<size_t>(rows_ * width) * sizeof(float);
+  }
+
+  // Lets peers see what was computed, and counts the time with them.
+  template <typename Call>
+  absl::Status Exchange(const Call& call) {
+    backend_.Synchronize();
+    const int64_t begin = executor_.now_ns_();
+    absl::Status status = call();
+    executor_.wait_ns_ += executor_.now_ns_() - begin;
+    return status;
+  }
+
   Executor& executor_;
   kernels::Backend& backend_;
   const DeviceInput& device_;
   KvStore* const kv_;
-  parallel::Transport* const transport_;
+  const Peers peers_;
   int64_t rows_ = 0;
 };
 
@@ -231,9 +260,8 @@ void Executor::UploadInput(const StepInput& input) {
              .block_tables = device_.tables};
 }
 
-absl::Status Executor::RunSteps(size_t begin, size_t end, KvStore* kv,
-                                parallel::Transport* transport) {
-  StepRunner runner(this, kv, transport);
+absl::Status Executor::RunSteps(size_t begin, size_t end, KvStore* kv, const Peers& peers) {
+  StepRunner runner(this, kv, peers);
   absl::Status status;
   const bool is_recorded = recorder_ != nullptr && recorder_->is_recording();
   int64_t op_begin_ns = is_recorded ? base::UnixNanos() : 0;
@@ -253,11 +281,11 @@ absl::Status Executor::RunSteps(size_t begin, size_t end, KvStore* kv,
   return status;
 }
 
-absl::Status Executor::Run(const StepInput& input, KvStore& kv, parallel::Transport* transport) {
-  CHECK(program().shard.tp == 1 ||
-        (transport != nullptr && transport->size() == program().shard.tp &&
-         transport->rank() == program().shard.shard))
-      << "the transport is not that of shard " << program().shard.shard;
+absl::Status Executor::Run(const StepInput& input, KvStore& kv, const Peers& peers) {
+  const graph::ShardInfo& shard = program().shard;
+  const graph::StageInfo& stage = program().stage;
+  CHECK(IsOfRank(peers.shards, shard.shard, shard.tp)) << "shard " << shard.shard;
+  CHECK(IsOfRank(peers.stages, stage.stage, stage.pp)) << "stage " << stage.stage;
   CheckInput(input);
   wait_ns_ = 0;
   logits_ = {};
@@ -267,7 +295,7 @@ absl::Status Executor::Run(const StepInput& input, KvStore& kv, parallel::Transp
     return absl::OkStatus();
   }
   UploadInput(input);
-  SHOAL_RETURN_IF_ERROR(RunSteps(0, first_output_step_, &kv, transport));
+  SHOAL_RETURN_IF_ERROR(RunSteps(0, first_output_step_, &kv, peers));
   ComputeLogits(input.output_rows);
   return absl::OkStatus();
 }
@@ -281,8 +309,7 @@ void Executor::ComputeLogits(absl::Span<const int32_t> output_rows) {
   if (num_output_rows_ > 0) {
     backend_->Upload(device_.output_rows, output_rows.data(),
                      output_rows.size() * sizeof(output_rows[0]));
-    const absl::Status status =
-        RunSteps(first_output_step_, bound_->steps().size(), nullptr, nullptr);
+    const absl::Status status = RunSteps(first_output_step_, bound_->steps().size(), nullptr, {});
     CHECK(status.ok()) << status;  // only collectives fail
   }
   logits_ = {bound_->logits(), static_cast<size_t>(num_output_rows_ * logits_width())};

@@ -25,6 +25,12 @@ struct StepInput {
   absl::Span<const int32_t> output_rows;  // rows whose logits are wanted, in any order
 };
 
+// The transports of a rank. Borrowed.
+struct Peers {
+  parallel::Transport* shards = nullptr;  // ranks of its stage; may be null when there is one
+  parallel::Transport* stages = nullptr;  // its shard in every stage; likewise
+};
+
 // Runs a Program step after step: all memory is there from the start, a step allocates nothing.
 // Thread: one (the rank's loop), except current_op().
 class Executor {
@@ -42,12 +48,12 @@ class Executor {
                                                           kernels::Backend* backend,
                                                           const Options& options);
 
-  // Stores the step's keys and values and computes the logits of its output rows. `transport` joins
-  // the shards; may be null when there is one. Errors are the transport's alone; after one, the
-  // logits and the KV of the step's positions are undefined.
+  // Stores the step's keys and values and computes the logits of its output rows, if this is the
+  // last stage. Errors are the transports' alone; after one, the logits and the KV of the step's
+  // positions are undefined.
   // REQUIRES: the limits of the program and of Create hold; positions < max_seq_len; block tables
   // cover them.
-  absl::Status Run(const StepInput& input, KvStore& kv, parallel::Transport* transport);
+  absl::Status Run(const StepInput& input, KvStore& kv, const Peers& peers);
 
   // Records each op of the steps that `recorder` records: instruction i by the name
   // `first_name` + i. Null: none.
@@ -73,7 +79,7 @@ class Executor {
   // The op that runs now, for any thread: "layer 3 AllGather"; empty between steps.
   const char* current_op() const;
 
-  int64_t wait_ns() const { return wait_ns_; }  // of the last Run, in collectives
+  int64_t wait_ns() const { return wait_ns_; }  // of the last Run, for peers
 
   const graph::Program& program() const { return bound_->program(); }
   int64_t max_batch_seqs() const { return max_batch_seqs_; }
@@ -97,7 +103,7 @@ class Executor {
   absl::Status AllocateInput();
   void CheckInput(const StepInput& input) const;
   void UploadInput(const StepInput& input);
-  absl::Status RunSteps(size_t begin, size_t end, KvStore* kv, parallel::Transport* transport);
+  absl::Status RunSteps(size_t begin, size_t end, KvStore* kv, const Peers& peers);
 
   const std::unique_ptr<BoundProgram> bound_;
   kernels::Backend* const backend_;

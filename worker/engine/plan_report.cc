@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "parallel/topology.h"
 
 namespace shoal::worker {
 namespace {
@@ -32,16 +33,21 @@ absl::StatusOr<PlanReport> PlanRanks(const std::string& path, RankModel::Options
                                      int64_t device_bytes) {
   SHOAL_ASSIGN_OR_RETURN(const auto file,
                          model::GgufFile::Open(path, model::FileBytes::Mode::kMap));
+  SHOAL_ASSIGN_OR_RETURN(const parallel::Topology topology,
+                         parallel::Topology::Create(options.tp, options.pp));
+  const int num_ranks = topology.world_size();
   options.available_bytes =
-      device_bytes > 0 ? device_bytes * options.tp : model::ReadAvailableMemory();
+      device_bytes > 0 ? device_bytes * num_ranks : model::ReadAvailableMemory();
   PlanReport report;
   report.model = path;
-  report.memory_bytes = options.available_bytes / std::max(1, options.tp);
-  for (options.shard = 0; options.shard < options.tp; ++options.shard) {
+  report.memory_bytes = options.available_bytes / num_ranks;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    options.shard = topology.shard_of(rank);
+    options.stage = topology.stage_of(rank);
     absl::StatusOr<model::MemoryPlan> plan = RankModel::Plan(*file, options);
     if (!plan.ok()) {
       return absl::Status(plan.status().code(),
-                          absl::StrCat("rank ", options.shard, ": ", plan.status().message()));
+                          absl::StrCat("rank ", rank, ": ", plan.status().message()));
     }
     report.ranks.push_back(*std::move(plan));
   }

@@ -1,5 +1,6 @@
 #include "worker/engine/rank_engine.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -32,31 +33,42 @@ RankEngine::RankEngine(std::unique_ptr<RankModel> model)
 
 RankEngine::~RankEngine() = default;
 
-void RankEngine::StartEpoch(std::unique_ptr<parallel::Transport> transport) {
+void RankEngine::StartEpoch(OwnedPeers peers) {
   sequences_.Clear();
-  std::unique_ptr<parallel::Transport> old;
+  OwnedPeers old;
   base::MutexLock lock(&mutex_);
-  old = std::exchange(transport_, std::move(transport));
+  old = std::exchange(peers_, std::move(peers));
 }
 
-void RankEngine::EndEpoch() { StartEpoch(nullptr); }
+void RankEngine::EndEpoch() { StartEpoch({}); }
 
-parallel::Transport* RankEngine::transport() const {
+Peers RankEngine::peers() const {
   base::MutexLock lock(&mutex_);
-  return transport_.get();
+  return {.shards = peers_.shards.get(), .stages = peers_.stages.get()};
 }
 
 void RankEngine::Abort(const absl::Status& why) {
   base::MutexLock lock(&mutex_);
-  if (transport_ != nullptr) transport_->Abort(why);
+  if (peers_.shards != nullptr) peers_.shards->Abort(why);
+  if (peers_.stages != nullptr) peers_.stages->Abort(why);
 }
 
 RankEngine::Position RankEngine::position() const {
   Position position;
   position.step = step_.load(std::memory_order_relaxed);
   position.op = model_->executor().current_op();
+  const int tp = model_->tp();
   base::MutexLock lock(&mutex_);
-  if (transport_ != nullptr) position.wait = transport_->wait_info();
+  if (peers_.shards != nullptr) {
+    const parallel::WaitInfo wait = peers_.shards->wait_info();
+    position.operations += wait.operations;
+    if (wait.waiting_for >= 0) position.waiting_for = model_->stage() * tp + wait.waiting_for;
+  }
+  if (peers_.stages != nullptr) {
+    const parallel::WaitInfo wait = peers_.stages->wait_info();
+    position.operations += wait.operations;
+    if (wait.waiting_for >= 0) position.waiting_for = wait.waiting_for * tp + model_->shard();
+  }
   return position;
 }
 
@@ -85,8 +97,9 @@ absl::Status RankEngine::Step(const base::StepPlan& plan, StepOutcome* outcome) 
 
 absl::Status RankEngine::RunStep(const base::StepPlan& plan, StepOutcome* outcome) {
   const int64_t start = NowNs();
-  parallel::Transport* const peers = transport();
-  if (peers == nullptr && model_->tp() > 1) {
+  const Peers peers = this->peers();
+  if ((peers.shards == nullptr && model_->tp() > 1) ||
+      (peers.stages == nullptr && model_->pp() > 1)) {
     return absl::UnavailableError("the epoch has ended: the rank has no transport to its peers");
   }
   SHOAL_RETURN_IF_ERROR(sequences_.Validate(plan));
@@ -99,7 +112,13 @@ absl::Status RankEngine::RunStep(const base::StepPlan& plan, StepOutcome* outcom
   outcome->sample_ns = 0;
   outcome->outputs.assign(plan.rows.size(), base::RowOutput());
   for (size_t i = 0; i < plan.rows.size(); ++i) outcome->outputs[i].slot = plan.rows[i].slot;
-  if (!batch.tokens.empty()) SHOAL_RETURN_IF_ERROR(RunBatch(plan, batch, peers, outcome));
+  if (!batch.tokens.empty()) {
+    const absl::Status status = RunBatch(plan, batch, peers, outcome);
+    if (!status.ok()) {
+      Abort(status);  // of two transports one has failed: the other's peers shall know
+      return status;
+    }
+  }
   FinishOutputs(outcome);
   outcome->compute_ns = NowNs() - start - outcome->wait_peers_ns - outcome->sample_ns;
   outcome->state_hash = sequences_.state_hash();
@@ -108,21 +127,22 @@ absl::Status RankEngine::RunStep(const base::StepPlan& plan, StepOutcome* outcom
 }
 
 absl::Status RankEngine::RunBatch(const base::StepPlan& plan, const StepBatch& batch,
-                                  parallel::Transport* peers, StepOutcome* outcome) {
+                                  const Peers& peers, StepOutcome* outcome) {
   Executor& executor = model_->executor();
-  const size_t total = batch.output_rows.size();
+  const size_t total = model_->is_last_stage() ? batch.output_rows.size() : 0;
   const size_t at_once = static_cast<size_t>(executor.program().limits.max_output_rows);
-  SHOAL_RETURN_IF_ERROR(executor.Run({.tokens = batch.tokens,
-                                      .layout = batch.layout,
-                                      .output_rows = batch.output_rows.subspan(0, at_once)},
-                                     model_->kv_store(), peers));
+  SHOAL_RETURN_IF_ERROR(
+      executor.Run({.tokens = batch.tokens,
+                    .layout = batch.layout,
+                    .output_rows = batch.output_rows.subspan(0, std::min(total, at_once))},
+                   model_->kv_store(), peers));
   outcome->wait_peers_ns = executor.wait_ns();
   for (size_t first = 0; first < total; first += at_once) {
     const absl::Span<const int32_t> rows = batch.output_rows.subspan(first, at_once);
     if (first > 0) executor.ComputeLogits(rows);
     const int64_t sample_start = NowNs();
     MakeRequests(plan, first, rows.size());
-    SHOAL_RETURN_IF_ERROR(sampler_.Run(requests_, peers, &results_));
+    SHOAL_RETURN_IF_ERROR(sampler_.Run(requests_, peers.shards, &results_));
     CollectResults(outcome);
     outcome->sample_ns += NowNs() - sample_start;
     if (recorder_.is_recording()) {
@@ -182,6 +202,8 @@ void RankEngine::FinishOutputs(StepOutcome* outcome) {
     hash = base::AddToTokenHash(hash, output.slot, output.token_ids);
   }
   outcome->token_hash = hash;
+  // In a pipeline the router says the token when it goes on: other stages do not know it.
+  if (model_->pp() > 1) return;
   for (const OutputUse& use : sequences_.output_uses()) {
     if (!use.sample) continue;
     // A failed row has no token, but the next plan may be here already and continue it.

@@ -30,14 +30,21 @@ struct StepOutcome {
   int64_t sample_ns = 0;
 };
 
+// The transports of a rank in an epoch; see Peers.
+struct OwnedPeers {
+  std::unique_ptr<parallel::Transport> shards = nullptr;
+  std::unique_ptr<parallel::Transport> stages = nullptr;
+};
+
 // A rank: a function of weights, KV bytes and plan. Runs plans one after the other; one thread
 // drives it, Abort and position may be called from any thread.
 class RankEngine {
  public:
   struct Position {
     uint64_t step = 0;
-    std::string op;  // "" between steps
-    parallel::WaitInfo wait;
+    std::string op;           // "" between steps
+    uint64_t operations = 0;  // with peers, begun in this epoch
+    int waiting_for = -1;     // rank of the group whose data is awaited; -1: not waiting
   };
 
   explicit RankEngine(std::unique_ptr<RankModel> model);
@@ -46,13 +53,13 @@ class RankEngine {
   const RankModel& model() const { return *model_; }
   const EngineLimits& limits() const { return limits_; }
 
-  // Forgets all sequences and takes the stage's transport (null with one shard). The old one dies.
-  void StartEpoch(std::unique_ptr<parallel::Transport> transport);
-  // Drops the transport, which wakes peers that wait for this rank.
+  // Forgets all sequences and takes the epoch's transports. The old ones die.
+  void StartEpoch(OwnedPeers peers);
+  // Drops the transports, which wakes peers that wait for this rank.
   void EndEpoch();
 
-  // INVALID_ARGUMENT when the plan does not fit (nothing was touched); else the transport's error,
-  // after which the epoch is lost.
+  // INVALID_ARGUMENT when the plan does not fit (nothing was touched); else a transport's error,
+  // after which the epoch is lost: both transports are aborted.
   absl::Status Step(const base::StepPlan& plan, StepOutcome* outcome);
 
   // Of spans: then come the program's ops, see span_names. kReceive and kReply are around a Step.
@@ -66,7 +73,7 @@ class RankEngine {
   base::SpanRecorder* recorder() { return &recorder_; }
 
   // Runs one token through every kernel, so that the first step is not slower than the others.
-  // Collective: every shard calls it.
+  // Collective: every rank calls it.
   absl::Status WarmUp();
 
   void Abort(const absl::Status& why);
@@ -75,13 +82,13 @@ class RankEngine {
 
  private:
   absl::Status RunStep(const base::StepPlan& plan, StepOutcome* outcome);
-  absl::Status RunBatch(const base::StepPlan& plan, const StepBatch& batch,
-                        parallel::Transport* peers, StepOutcome* outcome);
+  absl::Status RunBatch(const base::StepPlan& plan, const StepBatch& batch, const Peers& peers,
+                        StepOutcome* outcome);
   // The requests of output rows [first, first + count), whose logits the executor holds.
   void MakeRequests(const base::StepPlan& plan, size_t first, size_t count);
   void CollectResults(StepOutcome* outcome);
   void FinishOutputs(StepOutcome* outcome);
-  parallel::Transport* transport() const;
+  Peers peers() const;
 
   const std::unique_ptr<RankModel> model_;
   const EngineLimits limits_;
@@ -94,8 +101,8 @@ class RankEngine {
   std::atomic<uint64_t> step_{0};
   std::atomic<uint64_t> steps_done_{0};
 
-  mutable base::Mutex mutex_;  // guards the pointer only: Abort may meet EndEpoch
-  std::unique_ptr<parallel::Transport> transport_ ABSL_GUARDED_BY(mutex_);
+  mutable base::Mutex mutex_;  // guards the pointers only: Abort may meet EndEpoch
+  OwnedPeers peers_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace shoal::worker

@@ -50,6 +50,10 @@ absl::StatusOr<RankModel::Options> WithDefaults(RankModel::Options options,
     return absl::InvalidArgumentError(absl::StrCat(
         "shard ", options.shard, " does not exist with tensor parallel size ", options.tp));
   }
+  if (options.pp < 1 || options.stage < 0 || options.stage >= options.pp) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "stage ", options.stage, " does not exist with pipeline parallel size ", options.pp));
+  }
   if (options.available_bytes < 0) {
     options.available_bytes = model::ReadAvailableMemory();
   }
@@ -59,11 +63,11 @@ absl::StatusOr<RankModel::Options> WithDefaults(RankModel::Options options,
 // The rope table is computed before the whole is planned; a file must not make it exhaust memory.
 absl::Status CheckRopeTable(const RankModel::Options& options, const model::ModelConfig& config) {
   const int64_t bytes = options.max_seq_len * config.rope.dim * int64_t{sizeof(float)};
-  if (options.available_bytes > 0 && bytes > options.available_bytes / options.tp) {
+  const int64_t available = options.available_bytes / (int64_t{options.tp} * options.pp);
+  if (options.available_bytes > 0 && bytes > available) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the rope table of ", options.max_seq_len, " positions takes ", bytes,
-                     " bytes but there are ", options.available_bytes / options.tp,
-                     " a rank; lower --max-seq-len"));
+                     " bytes but there are ", available, " a rank; lower --max-seq-len"));
   }
   return absl::OkStatus();
 }
@@ -86,7 +90,12 @@ absl::StatusOr<Blueprint> Draw(const model::GgufFile& file, const RankModel::Opt
   const RankModel::Options& opts = blueprint.options;
   SHOAL_RETURN_IF_ERROR(CheckRopeTable(opts, blueprint.config));
   graph::Graph graph = graph::BuildGraph(blueprint.config, blueprint.weights);
-  SHOAL_RETURN_IF_ERROR(graph::RunPasses(blueprint.config, blueprint.weights, opts.tp, opts.shard,
+  const graph::Placement placement{.tp = opts.tp,
+                                   .shard = opts.shard,
+                                   .pp = opts.pp,
+                                   .stage = opts.stage,
+                                   .stage_layers = opts.stage_layers};
+  SHOAL_RETURN_IF_ERROR(graph::RunPasses(blueprint.config, blueprint.weights, placement,
                                          opts.max_seq_len, graph::PassOptions{}, &graph));
   blueprint.program = graph::Lower(graph, {.max_batch_tokens = opts.max_batch_tokens,
                                            .max_output_rows = opts.max_output_rows,
@@ -109,12 +118,13 @@ absl::StatusOr<Blueprint> Draw(const model::GgufFile& file, const RankModel::Opt
       demand.weight_bytes += table.rows * table.row_bytes;
     }
   }
-  SHOAL_ASSIGN_OR_RETURN(blueprint.memory,
-                         model::PlanMemory(demand, {.max_batch_seqs = opts.max_batch_seqs,
-                                                    .max_seq_len = opts.max_seq_len,
-                                                    .kv_cache_bytes = opts.kv_bytes,
-                                                    .available_bytes = opts.available_bytes,
-                                                    .ranks_on_machine = opts.tp}));
+  SHOAL_ASSIGN_OR_RETURN(
+      blueprint.memory,
+      model::PlanMemory(demand, {.max_batch_seqs = opts.max_batch_seqs,
+                                 .max_seq_len = opts.max_seq_len,
+                                 .kv_cache_bytes = opts.kv_bytes,
+                                 .available_bytes = opts.available_bytes,
+                                 .ranks_on_machine = int64_t{opts.tp} * opts.pp}));
   return blueprint;
 }
 
@@ -157,6 +167,12 @@ absl::StatusOr<model::MemoryPlan> RankModel::Plan(const model::GgufFile& file,
                                                   const Options& options) {
   SHOAL_ASSIGN_OR_RETURN(const Blueprint blueprint, Draw(file, options));
   return blueprint.memory;
+}
+
+size_t RankModel::boundary_bytes() const {
+  const auto bytes =
+      static_cast<size_t>(options_.max_batch_tokens * config_.hidden) * sizeof(float);
+  return (bytes + 63) / 64 * 64;
 }
 
 EngineLimits RankModel::limits() const {

@@ -16,14 +16,17 @@
 
 namespace shoal::worker {
 
-// One rank's shard of a model, ready to run: file -> configuration -> graph -> passes -> program ->
-// packed weights and KV cache. Made and used by the rank's loop; executor().current_op() apart, one
-// thread.
+// One rank's part of a model, a shard of a stage, ready to run: file -> configuration -> graph ->
+// passes -> program -> packed weights and KV cache. Made and used by the rank's loop;
+// executor().current_op() apart, one thread.
 class RankModel {
  public:
   struct Options {
     int tp = 1;
     int shard = 0;
+    int pp = 1;
+    int stage = 0;
+    std::vector<int64_t> stage_layers = {};  // layers of each stage; empty: graph::StageLayers
     kernels::KvType kv_type = kernels::KvType::kF16;
     int64_t kv_bytes = 0;          // 0: see model::MemoryLimits
     int64_t max_batch_tokens = 0;  // 0: 512
@@ -48,7 +51,12 @@ class RankModel {
   const model::ModelConfig& config() const { return config_; }
   int tp() const { return options_.tp; }
   int shard() const { return options_.shard; }
+  int pp() const { return options_.pp; }
+  int stage() const { return options_.stage; }
+  bool is_last_stage() const { return stage() == pp() - 1; }
   EngineLimits limits() const;
+  // Of what a stage sends to the next in its largest step, a multiple of 64.
+  size_t boundary_bytes() const;
   Executor& executor() { return *executor_; }
   KvStore& kv_store() { return *kv_; }
 

@@ -121,8 +121,18 @@ absl::Status SequenceTable::Validate(const base::StepPlan& plan) const {
   for (const StepRow& row : plan.rows) {
     SHOAL_RETURN_IF_ERROR(check_slot(row.slot));
     SHOAL_RETURN_IF_ERROR(CheckBlocks(row.new_block_ids));
-    const Known& sequence = find(row.slot);
+    Known& sequence = find(row.slot);
     num_tokens += row.num_tokens;
+    const bool brings_token = row.source == StepRow::Source::kToken;
+    if (brings_token && (row.token_id >= limits_.vocab_size || row.num_tokens != 1 ||
+                         sequence.position != sequence.log_size)) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "row of slot %d brings token %d for %d tokens at position %d of a log of %d; the "
+          "vocabulary has %d",
+          row.slot, row.token_id, row.num_tokens, sequence.position, sequence.log_size,
+          limits_.vocab_size));
+    }
+    if (brings_token) ++sequence.log_size;
     if (!seen.insert(row.slot).second || !sequence.live || row.num_tokens == 0 ||
         sequence.position + row.num_tokens > sequence.log_size ||
         (row.source == StepRow::Source::kLastSample &&
@@ -178,6 +188,7 @@ StepBatch SequenceTable::Apply(const base::StepPlan& plan) {
 
 void SequenceTable::ApplyRow(uint32_t plan_row, const StepRow& row) {
   Sequence& sequence = sequences_[row.slot];
+  if (row.source == StepRow::Source::kToken) sequence.log.push_back(row.token_id);
   sequence.blocks.insert(sequence.blocks.end(), row.new_block_ids.begin(), row.new_block_ids.end());
   const bool all = row.outputs == StepRow::Outputs::kAll;
   for (uint32_t i = 0; i < row.num_tokens; ++i) {
