@@ -58,6 +58,7 @@ void PrintCluster(const v1::GetClusterStatusResponse& cluster, std::ostream* out
   table.AddRow({"tokens", absl::StrFormat("%d prompt, %d cached, %d generated in %d steps",
                                           cluster.prompt_tokens(), cluster.cached_tokens(),
                                           cluster.generated_tokens(), cluster.steps())});
+  table.AddRow({"step time", FormatSeconds(cluster.step_time())});
   table.AddRow({"blocks", absl::StrFormat("%d held, %d cached, %d free of %d",
                                           cluster.blocks_held(), cluster.blocks_cached(),
                                           cluster.blocks_free(), cluster.blocks_total())});
@@ -65,9 +66,17 @@ void PrintCluster(const v1::GetClusterStatusResponse& cluster, std::ostream* out
   *out << table.ToString();
 }
 
-void PrintWorkers(const std::vector<v1::Worker>& workers, std::ostream* out) {
+// Of the time with steps under way, the part in which the rank computed.
+std::string BusyCell(const v1::Worker& worker, absl::Duration step_time) {
+  if (step_time <= absl::ZeroDuration()) return "-";
+  return absl::StrFormat("%.0f%%",
+                         100 * absl::FDivDuration(ToDuration(worker.compute_time()), step_time));
+}
+
+void PrintWorkers(const std::vector<v1::Worker>& workers, absl::Duration step_time,
+                  std::ostream* out) {
   Table table({"WORKER", "RANK", "STATE", "PID", "BACKEND", "WEIGHTS", "KV CACHE", "COMPUTE",
-               "WAIT", "ADDRESS"});
+               "WAIT", "BUSY", "ADDRESS"});
   for (const v1::Worker& worker : workers) {
     std::string state = StateName(worker.state());
     if (worker.state() == v1::WORKER_STATE_LOADING && worker.load_bytes_total() > 0) {
@@ -78,7 +87,7 @@ void PrintWorkers(const std::vector<v1::Worker>& workers, std::ostream* out) {
                   FormatBytes(static_cast<double>(worker.weight_bytes())),
                   FormatBytes(static_cast<double>(worker.kv_cache_bytes())),
                   FormatSeconds(worker.compute_time()), FormatSeconds(worker.wait_peers_time()),
-                  worker.address()});
+                  BusyCell(worker, step_time), worker.address()});
   }
   *out << table.ToString();
   for (const v1::Worker& worker : workers) {  // too long for a column
@@ -112,7 +121,7 @@ int RunStatus(const Session& session) {
   } else {
     PrintCluster(cluster, session.out);
     *session.out << "\n";
-    PrintWorkers(workers, session.out);
+    PrintWorkers(workers, ToDuration(cluster.step_time()), session.out);
   }
   session.out->flush();
   return kExitOk;

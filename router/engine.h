@@ -49,8 +49,8 @@ struct RankStatus {
   uint64_t load_bytes_total = 0;
   uint64_t weight_bytes = 0;
   uint64_t kv_cache_bytes = 0;
-  absl::Duration compute_time;     // summed over the steps of this router's life
-  absl::Duration wait_peers_time;  // in collectives, likewise
+  absl::Duration compute_time;     // and sampling: summed over the steps of this router's life
+  absl::Duration wait_peers_time;  // for shards and stages, likewise
 };
 
 // A worker group as an operator sees it. Counters are of this router's life.
@@ -62,6 +62,7 @@ struct EngineStatus {
   uint64_t num_steps = 0;
   uint64_t num_prompt_tokens = 0;  // computed; cache hits left out
   uint64_t num_generated_tokens = 0;
+  absl::Duration step_time;   // while steps were with the ranks
   uint64_t num_finished = 0;  // sequences
   uint64_t num_rejected = 0;  // submissions
   SchedulerStats scheduler;

@@ -358,6 +358,7 @@ void GroupShell::Publish() {
     status_.num_steps = control_.state().counters().num_steps;
     status_.num_prompt_tokens = control_.state().counters().num_prompt_tokens;
     status_.num_generated_tokens = control_.state().counters().num_generated_tokens;
+    status_.step_time = control_.state().counters().step_time;
     status_.num_finished = num_finished_;
     status_.num_rejected = num_rejected_;
     if (control_.state().scheduler() != nullptr)

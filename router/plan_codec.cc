@@ -178,7 +178,7 @@ RankReply FromProto(const wire::ExecuteResponse& response) {
   for (const wire::RowOutput& output : response.outputs()) {
     reply.result.outputs.push_back(FromProto(output));
   }
-  reply.compute_ns = response.timings().compute_ns();
+  reply.compute_ns = response.timings().compute_ns() + response.timings().sample_ns();
   reply.wait_peers_ns = response.timings().wait_peers_ns();
   return reply;
 }

@@ -72,6 +72,7 @@ void GroupControl::Do(absl::Time now, const GroupAction& action) {
     if constexpr (std::is_same_v<Action, CommitPlan>) {
       Commit(now, concrete.result);
     } else if constexpr (std::is_same_v<Action, ReplayAll>) {
+      CountStepTime(now);
       sent_plans_.clear();
       if (scheduler_.has_value()) Append(scheduler_->Reset(now));
     } else if constexpr (std::is_same_v<Action, FailRequests>) {
@@ -92,6 +93,7 @@ void GroupControl::Commit(absl::Time now, const StepResult& result) {
     refusal_ = ResultRefused{events.status()};
     return;
   }
+  CountStepTime(now);
   const SentPlan plan = sent_plans_.front();
   sent_plans_.pop_front();
   predictor_.Observe(plan.num_tokens, now - std::max(plan.sent, last_commit_));
@@ -127,7 +129,14 @@ bool GroupControl::Plan(absl::Time now) {
   return true;
 }
 
+// REQUIRES: called before sent_plans_ changes.
+void GroupControl::CountStepTime(absl::Time now) {
+  if (!sent_plans_.empty()) counters_.step_time += now - counted_until_;
+  counted_until_ = now;
+}
+
 void GroupControl::Send(absl::Time now, StepPlan plan) {
+  CountStepTime(now);
   SentPlan sent{.sent = now, .num_tokens = 0, .num_prompt_tokens = 0};
   for (const StepRow& row : plan.rows) {
     sent.num_tokens += row.num_tokens;

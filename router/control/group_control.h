@@ -36,6 +36,7 @@ struct GroupCounters {
   uint64_t num_steps = 0;          // committed
   uint64_t num_prompt_tokens = 0;  // computed by them; cache hits left out
   uint64_t num_generated_tokens = 0;
+  absl::Duration step_time;  // while a plan was with the ranks
 };
 
 // All that is decided for one worker group: its Group, its Scheduler, and when the next plan is
@@ -89,6 +90,7 @@ class GroupControl {
   void Commit(absl::Time now, const StepResult& result);
   void MakeScheduler();
   void Send(absl::Time now, StepPlan plan);
+  void CountStepTime(absl::Time now);
   void Append(std::vector<Event> events);
 
   const GroupControlOptions options_;
@@ -99,7 +101,8 @@ class GroupControl {
   std::optional<StepPlan> plan_;          // being sent
   std::deque<SentPlan> sent_plans_;       // with the ranks, oldest first
   absl::Time last_commit_ = absl::InfinitePast();
-  absl::Time plan_at_ = absl::InfiniteFuture();  // when the next plan is due, if not before
+  absl::Time counted_until_ = absl::InfinitePast();  // see CountStepTime
+  absl::Time plan_at_ = absl::InfiniteFuture();      // when the next plan is due, if not before
   GroupCounters counters_;
   std::vector<ControlAction> actions_;
   std::vector<Event> events_;

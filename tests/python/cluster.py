@@ -40,8 +40,8 @@ class Answer:
 class Cluster:
     """A running `shoalctl serve`. Use as a context manager; leaving it checks a clean end."""
 
-    def __init__(self, model, *flags, tp=1, threads=1, env=None):
-        command = [str(BIN / "shoalctl"), "serve", str(model), "--tp", str(tp)]
+    def __init__(self, model, *flags, tp=1, pp=1, threads=1, env=None):
+        command = [str(BIN / "shoalctl"), "serve", str(model), "--tp", str(tp), "--pp", str(pp)]
         command += ["--threads", str(threads)] if threads else []
         command += ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", *map(str, flags)]
         self.process = subprocess.Popen(

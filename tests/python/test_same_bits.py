@@ -7,14 +7,14 @@ import random
 
 import pytest
 
-from cluster import Cluster, admin_pb2, collect
+from cluster import Cluster, collect
 
 PROMPTS = [[(7 * i + 11 * j + i * j) % 500 for j in range(1, 20 + 5 * i)] for i in range(6)]
 GREEDY = dict(max_tokens=24, ignore_eos=True)
 SEEDED = dict(max_tokens=24, ignore_eos=True, temperature=0.9, top_p=0.95, top_k=50, seed=1234,
               repetition_penalty=1.2, frequency_penalty=0.3, presence_penalty=0.1)
 # As SmolLM2: heads that two ranks share unevenly, and a KV head that both touch.
-SHAPE = dict(heads=9, kv_heads=3, embd=288, ffn=768, type="Q4_1", ctx=512)
+SHAPE = dict(heads=9, kv_heads=3, embd=288, ffn=768, type="Q4_1", ctx=512, layers=4)
 
 
 def answers(cluster, prompts=PROMPTS, max_tokens=24):
@@ -43,6 +43,12 @@ VARIANTS = {
     "tp=2": dict(tp=2),
     "tp=3": dict(tp=3),
     "tp=4": dict(tp=4),
+    "pp=2": dict(pp=2),
+    "pp=3": dict(pp=3),
+    "tp=2 pp=2": dict(tp=2, pp=2),
+    "tp=3 pp=2": dict(tp=3, pp=2),
+    "stages of 1 and 3": dict(pp=2, flags=["--stage-layers", "1,3", "--max-plans-in-flight", 3]),
+    "pp=2, chunks of 7": dict(pp=2, flags=["--max-prefill-chunk", 7, "--max-plans-in-flight", 1]),
     "2 threads": dict(threads=2),
     "chunks of 1": dict(flags=["--max-prefill-chunk", 1]),
     "chunks of 7": dict(flags=["--max-prefill-chunk", 7]),
@@ -63,9 +69,10 @@ def test_layout_does_not_change_a_bit(model, solo, variant, request):
             assert answers(cluster) == solo
 
 
-def test_thirty_one_neighbours_do_not_change_a_bit(model, solo):
+@pytest.mark.parametrize("layout", [dict(tp=2), dict(pp=3)], ids=["tp=2", "pp=3"])
+def test_thirty_one_neighbours_do_not_change_a_bit(model, solo, layout):
     rng = random.Random(5)
-    with Cluster(model, "--max-batch-tokens", 64, tp=2) as cluster:
+    with Cluster(model, "--max-batch-tokens", 64, **layout) as cluster:
         noise = [cluster.start([rng.randrange(500) for _ in range(rng.randrange(3, 90))], temperature=1.0,
                                seed=i, max_tokens=rng.randrange(20, 60), ignore_eos=True) for i in range(31)]
         assert answers(cluster, PROMPTS[:3]) == solo[:6]
@@ -97,13 +104,15 @@ def test_cache_hit_does_not_change_a_bit(tiny, length):
     assert plain.response.usage.cached_prompt_tokens == (length - 1) // 16 * 16
 
 
-def test_preemption_does_not_change_a_bit(model, solo):
+@pytest.mark.parametrize("layout", [dict(tp=2), dict(pp=2), dict(pp=3)], ids=["tp=2", "pp=2", "pp=3"])
+def test_preemption_does_not_change_a_bit(model, solo, layout):
     # Room for about two sequences of 60 tokens: six at once must preempt each other.
-    with Cluster(model, "--kv-cache-bytes", 1 << 26, tp=2) as cluster:
-        workers = cluster.admin.ListWorkers(admin_pb2.ListWorkersRequest()).workers
-        block_bytes = workers[0].kv_cache_bytes // cluster.status().blocks_total
+    with Cluster(model, "--kv-cache-bytes", 1 << 26, **layout) as cluster:
+        # A rank with more layers has fewer blocks: the fewest are the group's.
+        largest = max(worker.kv_cache_bytes for worker in cluster.workers())
+        block_bytes = largest // cluster.status().blocks_total
     flags = ["--kv-cache-bytes", 12 * block_bytes, "--max-seq-len", 128]
-    with Cluster(model, *flags, tp=2) as cluster:
+    with Cluster(model, *flags, **layout) as cluster:
         assert cluster.status().blocks_total == 12
         calls = [cluster.start(prompt, **GREEDY) for prompt in PROMPTS]
         ids = [list(call.result().choices[0].token_ids) for call in calls]

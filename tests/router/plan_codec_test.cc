@@ -35,17 +35,26 @@ TEST(PlanCodecTest, APlanArrivesWithEveryField) {
   plan.rows.push_back({.slot = 3,
                        .num_tokens = 2,
                        .source = StepRow::Source::kLog,
+                       .token_id = 0,
                        .outputs = StepRow::Outputs::kAll,
                        .new_block_ids = {}});
   plan.rows.push_back({.slot = 0,
                        .num_tokens = 1,
                        .source = StepRow::Source::kLastSample,
+                       .token_id = 0,
                        .outputs = StepRow::Outputs::kLast,
                        .new_block_ids = {12}});
   plan.rows.push_back({.slot = 1,
                        .num_tokens = 16,
                        .source = StepRow::Source::kLog,
+                       .token_id = 0,
                        .outputs = StepRow::Outputs::kNone,
+                       .new_block_ids = {}});
+  plan.rows.push_back({.slot = 2,
+                       .num_tokens = 1,
+                       .source = StepRow::Source::kToken,
+                       .token_id = 77,
+                       .outputs = StepRow::Outputs::kLast,
                        .new_block_ids = {}});
   plan.ended_slots = {2, 5};
   plan.block_moves.push_back(
@@ -80,7 +89,7 @@ TEST(PlanCodecTest, APlanArrivesWithEveryField) {
   EXPECT_THAT(s.end_ids(), ElementsAre(2, 11));
   EXPECT_EQ(s.min_tokens(), 6u);
   EXPECT_EQ(s.top_logprobs(), -1);
-  ASSERT_EQ(out.rows_size(), 3);
+  ASSERT_EQ(out.rows_size(), 4);
   EXPECT_EQ(out.rows(0).num_tokens(), 2u);
   EXPECT_EQ(out.rows(0).source(), wire::StepRow::SOURCE_LOG);
   EXPECT_EQ(out.rows(0).outputs(), wire::StepRow::OUTPUTS_ALL);
@@ -88,6 +97,8 @@ TEST(PlanCodecTest, APlanArrivesWithEveryField) {
   EXPECT_EQ(out.rows(1).outputs(), wire::StepRow::OUTPUTS_LAST);
   EXPECT_THAT(out.rows(1).new_block_ids(), ElementsAre(12));
   EXPECT_EQ(out.rows(2).outputs(), wire::StepRow::OUTPUTS_NONE);
+  EXPECT_EQ(out.rows(3).source(), wire::StepRow::SOURCE_TOKEN);
+  EXPECT_EQ(out.rows(3).token_id(), 77u);
   EXPECT_THAT(out.ended_slots(), ElementsAre(2, 5));
   ASSERT_EQ(out.block_moves_size(), 1);
   EXPECT_EQ(out.block_moves(0).kind(), wire::BlockMove::KIND_COPY);

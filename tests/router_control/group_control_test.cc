@@ -107,6 +107,22 @@ TEST_F(GroupControlTest, ThePlanAfterALongStepIsMadeShortlyBeforeItsEnd) {
   EXPECT_TRUE(control_.Plan(now_));
 }
 
+TEST_F(GroupControlTest, StepTimeIsThatWithPlansUnderWay) {
+  Join();
+  ASSERT_TRUE(control_.Submit(now_, {MakeRequest(1)}).ok());
+  now_ += absl::Milliseconds(30);  // nothing is planned yet
+  ASSERT_TRUE(control_.Plan(now_));
+  now_ += absl::Milliseconds(10);
+  ASSERT_TRUE(control_.Plan(now_));
+  now_ += absl::Milliseconds(5);
+  for (const StepPlan& plan : TakePlans()) {
+    Answer(plan);
+    now_ += absl::Milliseconds(2);
+  }
+  now_ += absl::Milliseconds(40);  // and none is
+  EXPECT_EQ(control_.counters().step_time, absl::Milliseconds(17));
+}
+
 TEST_F(GroupControlTest, AResultThatDoesNotFitThePlanLosesTheGroupAndNoToken) {
   Join();
   ASSERT_TRUE(control_.Submit(now_, {MakeRequest(1)}).ok());

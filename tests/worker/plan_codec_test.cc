@@ -85,6 +85,16 @@ TEST(PlanCodecTest, EveryFieldOfAPlanArrives) {
   EXPECT_THAT(plan.rows[0].new_block_ids, ElementsAre(12));
 }
 
+TEST(PlanCodecTest, ARowOfAPipelineBringsItsToken) {
+  v1::StepPlan message = FullPlan();
+  message.mutable_rows(0)->set_source(v1::StepRow::SOURCE_TOKEN);
+  message.mutable_rows(0)->set_token_id(77);
+  base::StepPlan plan;
+  ASSERT_TRUE(DecodePlan(message, &plan).ok());
+  EXPECT_EQ(plan.rows[0].source, base::StepRow::Source::kToken);
+  EXPECT_EQ(plan.rows[0].token_id, 77u);
+}
+
 TEST(PlanCodecTest, AReusedPlanKeepsNothingOfTheOneBefore) {
   base::StepPlan plan;
   ASSERT_TRUE(DecodePlan(FullPlan(), &plan).ok());

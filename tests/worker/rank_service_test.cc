@@ -53,6 +53,19 @@ TEST_F(RankServiceTest, TwoRanksAnswerEveryPlanAndAgree) {
   }
 }
 
+TEST_F(RankServiceTest, ARankBeyondTheGroupIsRefused) {
+  StartRanks(1);
+  grpc::ClientContext context;
+  v1::LoadShardRequest request;
+  request.set_rank(4);
+  request.set_tensor_parallel_size(2);
+  request.set_pipeline_parallel_size(2);
+  auto reader = ranks_[0]->stub()->LoadShard(&context, request);
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("rank 4 is not in 0..3 of 2 stages of 2 shards"));
+}
+
 TEST_F(RankServiceTest, TwoPlansMayBeUnderWay) {
   StartRanks(1);
   LoadAndJoin("router", 1);

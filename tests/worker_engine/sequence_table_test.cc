@@ -66,6 +66,33 @@ TEST(SequenceTableTest, PromptInTwoChunksThenDecode) {
   EXPECT_EQ(batch.layout.positions[0], 3);
 }
 
+TEST(SequenceTableTest, ARowOfAPipelineBringsTheTokenItGoesOnWith) {
+  SequenceTable table(kLimits);
+  StepPlan first;
+  first.starts = {Start(0, {5, 6, 7})};
+  first.rows = {Row(0, 3, StepRow::Outputs::kLast)};
+  table.Apply(first);
+  StepPlan second;
+  second.rows = {Row(0, 1, StepRow::Outputs::kLast, StepRow::Source::kToken)};
+  second.rows[0].token_id = 42;
+  ASSERT_TRUE(table.Validate(second).ok());
+  const StepBatch batch = table.Apply(second);
+  EXPECT_THAT(batch.tokens, ElementsAre(42));
+  EXPECT_EQ(batch.layout.positions[0], 3);
+
+  StepPlan bad = second;
+  bad.rows[0].token_id = kLimits.vocab_size;
+  EXPECT_EQ(table.Validate(bad).code(), absl::StatusCode::kInvalidArgument);
+  bad = second;
+  bad.rows[0].num_tokens = 2;
+  EXPECT_EQ(table.Validate(bad).code(), absl::StatusCode::kInvalidArgument);
+  // While the prompt is not done there is nothing to go on with.
+  SequenceTable early(kLimits);
+  first.rows = {Row(0, 2, StepRow::Outputs::kNone)};
+  early.Apply(first);
+  EXPECT_EQ(early.Validate(second).code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(SequenceTableTest, OutputsAllScoresThePromptAndSamplesItsEnd) {
   SequenceTable table(kLimits);
   StepPlan plan;
