@@ -29,7 +29,7 @@ void AddRouterOptions(CLI::App* app, ServeFlags* flags) {
   pass("--max-plans-in-flight",
        "steps planned before the first of them is answered [one for each stage, 2 without --pp]")
       ->check(Within(1, 17));
-  pass("--stage-layers", "layers of each stage: 19,11; default: so that all read as many weights")
+  pass("--stage-layers", "layers of each stage: 17,13; default: so that all read as many weights")
       ->type_name("N,...");
   pass("--kv-cache-bytes",
        "of each rank: 500000000 or 2GiB; 0: what its memory holds, at most 40 % of it. Address "

@@ -95,7 +95,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->envname("SHOAL_PIPELINE_PARALLEL_SIZE")
       ->capture_default_str();
   app->add_option("--stage-layers", flags->stage_layers,
-                  "layers of each stage: 19,11; default: so that all read as many weights")
+                  "layers of each stage: 17,13; default: so that all read as many weights")
       ->delimiter(',')
       ->envname("SHOAL_STAGE_LAYERS");
   app->add_option("--listen", flags->listen, "address for clients; port 0 takes any")

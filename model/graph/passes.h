@@ -29,8 +29,9 @@ absl::StatusOr<bool> ShardTensorParallel(const model::ModelConfig& config, int t
 bool SplitPipeline(const std::vector<parallel::Range>& layers, int stage, Graph* graph);
 
 // The layers of each of pp stages: as `counts` says, or, if that is empty, so that the weights read
-// for a token are spread as evenly as can be, the head's among them. `graph`: of the whole model.
-// INVALID_ARGUMENT when a stage would have none, or the counts are not the model's.
+// for a token are spread as evenly as can be; the head's count half, as prompts do not need it.
+// `graph`: of the whole model. INVALID_ARGUMENT when a stage would have none, or the counts are not
+// the model's.
 absl::StatusOr<std::vector<parallel::Range>> StageLayers(const Graph& graph, int pp,
                                                          absl::Span<const int64_t> counts);
 

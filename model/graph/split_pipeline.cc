@@ -42,7 +42,8 @@ ValueId ValueAcross(size_t border, const Graph& graph) {
   return across;
 }
 
-// Of the weights that a token reads in each layer; the last entry is what follows them.
+// Of the weights that a token reads in each layer; the last entry is what follows them, which only
+// tokens with output read: it counts half.
 std::vector<int64_t> CountWeights(const Graph& graph) {
   std::vector<int64_t> counts(static_cast<size_t>(graph.num_layers) + 1, 0);
   for (const Node& node : graph.nodes) {
@@ -51,6 +52,7 @@ std::vector<int64_t> CountWeights(const Graph& graph) {
     int64_t& count = node.layer < 0 ? counts.back() : counts[node.layer];
     for (const WeightUse& weight : product->segments) count += weight.rows() * weight.cols();
   }
+  counts.back() /= 2;
   return counts;
 }
 

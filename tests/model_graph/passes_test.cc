@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "model/graph/dump.h"
 #include "model/graph/lower.h"
 #include "tests/model_graph/tiny_graph.h"
@@ -176,6 +177,43 @@ TEST(PassesTest, VocabulariesWithFewerChunksThanShardsLeaveShardsWithoutLogits) 
   const Program program = Lower(tiny.graph, {.max_seq_len = 64});
   EXPECT_EQ(program.logits.width, 0);
   EXPECT_THAT(ToText(program), Not(HasSubstr("MatMul head")));
+}
+
+TEST(SplitPipelineTest, StagesSendWhatCrossesTheirBorder) {
+  worker::TinyModel tiny = OneLayer();
+  tiny.layers = 2;
+  for (int stage = 0; stage < 2; ++stage) {
+    TinyGraph model(tiny);
+    const auto layers = StageLayers(model.graph, 2, {});
+    ASSERT_TRUE(layers.ok()) << layers.status();
+    model.Shard(1, 0);
+    EXPECT_TRUE(SplitPipeline(*layers, stage, &model.graph));
+    EXPECT_FALSE(SplitPipeline(*layers, stage, &model.graph));
+    model.graph.Validate();
+    ExpectGolden(absl::StrCat("9_stage_", stage), ToText(model.graph));
+  }
+}
+
+TEST(SplitPipelineTest, TheStagesOfAProgramHaveTheWholeModelOnce) {
+  worker::TinyModel tiny = OneLayer();
+  tiny.layers = 5;
+  TinyGraph whole(tiny);
+  whole.RunAll(1, 0);
+  for (int pp = 2; pp <= 5; ++pp) {
+    size_t num_products = 0;
+    int64_t num_layers = 0;
+    for (int stage = 0; stage < pp; ++stage) {
+      TinyGraph part(tiny);
+      part.RunAll(Placement{.pp = pp, .stage = stage});
+      EXPECT_EQ(part.graph.stage.first_layer, num_layers);
+      num_layers += part.graph.num_layers;
+      num_products += CountOf(ToText(part.graph), "MatMul");
+      EXPECT_EQ(CountOf(ToText(part.graph), "Send("), stage < pp - 1);
+      EXPECT_EQ(CountOf(ToText(part.graph), "Receive("), stage > 0);
+    }
+    EXPECT_EQ(num_layers, 5);
+    EXPECT_EQ(num_products, CountOf(ToText(whole.graph), "MatMul"));
+  }
 }
 
 }  // namespace
