@@ -156,7 +156,7 @@ class Scheduler {
     std::vector<PlannedRow> rows;
     uint32_t budget = 0;           // tokens
     uint32_t prefill_budget = 0;   // of them, at most for prompts
-    Sequence* draining = nullptr;  // a victim that plans still have: no row for it, nobody admitted
+    Sequence* draining = nullptr;  // a victim that plans still have: no row for it
   };
 
   // scheduler_commit.cc

@@ -166,7 +166,7 @@ void Scheduler::PlanPrefills(Draft* draft) {
   std::sort(prefills.begin(), prefills.end(), by_prefill_key);
   auto prefill = prefills.begin();
   auto next = waiting_.begin();
-  bool admits = in_flight_.empty() || (is_pipeline() && draft->draining == nullptr);
+  bool admits = in_flight_.empty() || is_pipeline();
   while (draft->budget > 0) {
     PrefixMatch match;
     Sequence* candidate = admits ? NextCandidate(&next, &match) : nullptr;

@@ -16,8 +16,9 @@ using testing::SizeIs;
 
 class GroupControlTest : public testing::Test {
  protected:
-  static GroupControlOptions Options() {
+  static GroupControlOptions Options(uint32_t num_stages = 1) {
     GroupControlOptions options;
+    options.group.pipeline_parallel_size = num_stages;
     options.group.version = "1";
     options.group.protocol_version = 1;
     options.scheduler = SmallOptions(/*max_plans_in_flight=*/2);
@@ -25,13 +26,27 @@ class GroupControlTest : public testing::Test {
     return options;
   }
 
-  GroupControlTest() { control_.Start(now_); }
+  explicit GroupControlTest(uint32_t num_stages = 1)
+      : num_ranks_(num_stages), control_(Options(num_stages)), rank_(PuppetOptions(num_stages)) {
+    control_.Start(now_);
+  }
 
+  static SchedulerOptions PuppetOptions(uint32_t num_stages) {
+    SchedulerOptions options = SmallOptions(2);
+    options.num_stages = num_stages;
+    return options;
+  }
   void Join() {
-    control_.OnGroupEvent(now_, RankAnswered{0, PuppetCluster::Info(SmallOptions(2), 0)});
+    for (uint32_t rank = 0; rank < num_ranks_; ++rank) {
+      control_.OnGroupEvent(now_, RankAnswered{rank, PuppetCluster::Info(SmallOptions(2), 0)});
+    }
     const uint64_t epoch = control_.group().epoch();
-    control_.OnGroupEvent(now_, RankJoined{0, epoch});
-    control_.OnGroupEvent(now_, StreamOpened{0, epoch});
+    for (uint32_t rank = 0; rank < num_ranks_; ++rank) {
+      control_.OnGroupEvent(now_, RankJoined{rank, epoch});
+    }
+    for (uint32_t rank = 0; rank < num_ranks_; ++rank) {
+      control_.OnGroupEvent(now_, StreamOpened{rank, epoch});
+    }
     control_.TakeActions();
   }
   static Request MakeRequest(uint64_t id, uint32_t num_prompt = 20) {
@@ -50,6 +65,7 @@ class GroupControlTest : public testing::Test {
     }
     return plans;
   }
+  // All ranks do, with the tokens of the last stage.
   void Answer(const StepPlan& plan) {
     StepReplied reply{0, control_.group().epoch(), plan.step,
                       0, base::kTokenHashSeed,     rank_.Execute(plan).outputs};
@@ -57,12 +73,20 @@ class GroupControlTest : public testing::Test {
     for (const RowOutput& output : reply.outputs) {
       reply.token_hash = base::AddToTokenHash(reply.token_hash, output.slot, output.token_ids);
     }
-    control_.OnGroupEvent(now_, reply);
+    for (reply.rank = 0; reply.rank < num_ranks_; ++reply.rank) {
+      control_.OnGroupEvent(now_, reply);
+    }
   }
 
+  const uint32_t num_ranks_;
   absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
-  GroupControl control_{Options()};
-  PuppetRank rank_{SmallOptions(2)};
+  GroupControl control_;
+  PuppetRank rank_;
+};
+
+class PipelineControlTest : public GroupControlTest {
+ protected:
+  PipelineControlTest() : GroupControlTest(/*num_stages=*/2) {}
 };
 
 TEST_F(GroupControlTest, NothingIsAcceptedOrPlannedBeforeTheGroupIsReady) {
@@ -105,6 +129,19 @@ TEST_F(GroupControlTest, ThePlanAfterALongStepIsMadeShortlyBeforeItsEnd) {
   EXPECT_EQ(control_.NextDeadline(), now_ + absl::Milliseconds(50) - StepPredictor::kPlanningLead);
   now_ = control_.NextDeadline();
   EXPECT_TRUE(control_.Plan(now_));
+}
+
+TEST_F(PipelineControlTest, ThePlanForTheNextStageIsMadeAtOnceHoweverLongStepsAre) {
+  Join();
+  ASSERT_TRUE(control_.Submit(now_, {MakeRequest(1), MakeRequest(2)}).ok());
+  for (int i = 0; i < 4; ++i) {  // of 50 ms each
+    ASSERT_TRUE(control_.Plan(now_));
+    now_ += absl::Milliseconds(50);
+    Answer(TakePlans().at(0));
+  }
+  EXPECT_TRUE(control_.Plan(now_));
+  EXPECT_TRUE(control_.Plan(now_));
+  EXPECT_THAT(TakePlans(), SizeIs(2));
 }
 
 TEST_F(GroupControlTest, StepTimeIsThatWithPlansUnderWay) {

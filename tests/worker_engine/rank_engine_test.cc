@@ -3,6 +3,7 @@
 #include <cmath>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/quant/quantize.h"
+#include "parallel/local_transport.h"
 #include "tests/worker_engine/tiny_model.h"
 
 namespace shoal::worker {
@@ -190,6 +192,84 @@ TEST(RankEngineTest, DrawsOnlyTokensThatTheTokenizerHas) {
   const auto engine = NewEngine(*file);
   const StepOutcome outcome = Execute(engine.get(), PlanFor({GreedyStart(0)}, {0}));
   EXPECT_GE(outcome.outputs[0].token_ids.front(), 300u);
+}
+
+// --- Stages of a pipeline ---
+
+std::unique_ptr<RankEngine> NewStage(const model::GgufFile& file, RankModel::Options options) {
+  options.kv_bytes = 4 << 20;
+  options.max_batch_tokens = 32;
+  options.max_batch_seqs = 4;
+  options.max_seq_len = 64;
+  options.available_bytes = 0;
+  auto backend = kernels::NewCpuBackend({.threads = 1, .cpus = {}, .isa = kernels::BestIsa()});
+  CHECK(backend.ok()) << backend.status();
+  auto model = RankModel::Load(file, options, *std::move(backend), nullptr);
+  CHECK(model.ok()) << model.status();
+  return std::make_unique<RankEngine>(*std::move(model));
+}
+
+std::vector<std::unique_ptr<parallel::Transport>> TwoTransports() {
+  auto transports = parallel::NewLocalTransports(
+      {.size = 2, .op_timeout = absl::Seconds(60), .allow_spin = false});
+  CHECK(transports.ok()) << transports.status();
+  return *std::move(transports);
+}
+
+TEST(RankEngineTest, StagesGoOnWithTheTokensThatThePlansName) {
+  const auto alone = NewEngine();
+  const auto file = MakeTinyFile({});
+  const auto first = NewStage(*file, {.pp = 2, .stage = 0});
+  const auto last = NewStage(*file, {.pp = 2, .stage = 1});
+  auto transports = TwoTransports();
+  first->StartEpoch({.stages = std::move(transports[0])});
+  last->StartEpoch({.stages = std::move(transports[1])});
+  std::vector<uint32_t> tokens(2);  // of slots 0 and 1
+  for (int step = 0; step < 5; ++step) {
+    const auto starts = step == 0 ? std::vector<base::SequenceStart>{GreedyStart(0), GreedyStart(1)}
+                                  : std::vector<base::SequenceStart>{};
+    const StepOutcome wanted = Execute(alone.get(), PlanFor(starts, {0, 1}));
+    base::StepPlan plan = PlanFor(starts, {0, 1});
+    for (base::StepRow& row : plan.rows) {
+      if (step == 0) continue;
+      row.source = base::StepRow::Source::kToken;
+      row.token_id = tokens[row.slot];
+    }
+    const StepOutcome sent = Execute(first.get(), plan);
+    const StepOutcome sampled = Execute(last.get(), plan);
+    EXPECT_EQ(sent.state_hash, wanted.state_hash);
+    EXPECT_EQ(sampled.state_hash, wanted.state_hash);
+    EXPECT_EQ(sampled.token_hash, wanted.token_hash) << step;
+    for (uint32_t slot : {0, 1}) {
+      EXPECT_THAT(sent.outputs[slot].token_ids, IsEmpty());
+      ASSERT_EQ(sampled.outputs[slot].token_ids, wanted.outputs[slot].token_ids) << step;
+      tokens[slot] = sampled.outputs[slot].token_ids.front();
+    }
+  }
+  // What a stage sampled itself is not what the others know.
+  StepOutcome outcome;
+  EXPECT_EQ(last->Step(PlanFor({}, {0}), &outcome).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(RankEngineTest, SaysForWhichRankOfTheGroupItWaitsAndTellsAllOfAFailure) {
+  const auto file = MakeTinyFile({});
+  const auto rank = NewStage(*file, {.tp = 2, .shard = 1, .pp = 2, .stage = 1});  // rank 3
+  auto shards = TwoTransports();
+  auto stages = TwoTransports();
+  rank->StartEpoch({.shards = std::move(shards[1]), .stages = std::move(stages[1])});
+  absl::Status status;
+  std::thread thread([&] {
+    StepOutcome outcome;
+    status = rank->Step(PlanFor({GreedyStart(0)}, {0}), &outcome);
+  });
+  while (rank->position().waiting_for < 0) std::this_thread::yield();
+  EXPECT_EQ(rank->position().waiting_for, 1) << "the same shard of stage 0";
+  EXPECT_EQ(rank->position().op, "Receive");
+  stages[0]->Abort(absl::AbortedError("stage 0 gave up"));
+  thread.join();
+  EXPECT_THAT(status.message(), HasSubstr("stage 0 gave up"));
+  // The other shard would wait for this one in its next gather.
+  EXPECT_THAT(shards[0]->Barrier().message(), HasSubstr("stage 0 gave up"));
 }
 
 }  // namespace
