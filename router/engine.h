@@ -83,6 +83,9 @@ class Engine {
 
   // OK when new requests would run at once; else UNAVAILABLE with the reason.
   virtual absl::Status Readiness() const = 0;
+  // OK when new requests are taken: when it is ready, and while it recovers from a lost rank, when
+  // they wait for its return; else UNAVAILABLE with the reason.
+  virtual absl::Status Admission() const = 0;
 
   // `count` consecutive ids that were never given out; returns the first.
   virtual uint64_t AllocateIds(uint32_t count) = 0;

@@ -30,7 +30,7 @@ absl::StatusOr<Accepted> Accept(const ServiceContext& context,
                                 const v1::GenerateRequest& request, std::function<void()> wake) {
   SHOAL_RETURN_IF_ERROR(context.requests->CheckAccepting());
   SHOAL_ASSIGN_OR_RETURN(std::shared_ptr<const ServedModel> model, CurrentModel(context));
-  SHOAL_RETURN_IF_ERROR(Retryable(context.engine->Readiness()));
+  SHOAL_RETURN_IF_ERROR(Retryable(context.engine->Admission()));
   SHOAL_ASSIGN_OR_RETURN(
       ValidRequest valid,
       context.frontend->Validate(*model, request, context.clock(), DeadlineOf(call)));

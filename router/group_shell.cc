@@ -25,7 +25,8 @@ GroupShell::GroupShell(GroupShellOptions options, std::unique_ptr<HistoryRecorde
       control_({.group = options_.group, .scheduler = options_.scheduler}, std::move(recorder)),
       start_(options_.clock()),
       tracer_(options_.addresses, options_.token, &recorder_, delivery_.recorder()),
-      readiness_(absl::UnavailableError("the worker group is starting")) {
+      readiness_(absl::UnavailableError("the worker group is starting")),
+      admission_(readiness_) {
   CHECK_EQ(options_.addresses.size(), control_.state().group().num_ranks());
   for (uint32_t rank = 0; rank < control_.state().group().num_ranks(); ++rank) {
     RankLink::Options link{.rank = rank,
@@ -93,6 +94,11 @@ std::shared_ptr<const ServedModel> GroupShell::model() const {
 absl::Status GroupShell::Readiness() const {
   base::MutexLock lock(&mutex_);
   return readiness_;
+}
+
+absl::Status GroupShell::Admission() const {
+  base::MutexLock lock(&mutex_);
+  return admission_;
 }
 
 EngineStatus GroupShell::status() const {
@@ -351,6 +357,9 @@ void GroupShell::Publish() {
   } else if (control_.state().scheduler()->is_stalled()) {
     readiness = absl::UnavailableError("requests wait, and no step has finished for a while");
   }
+  const Scheduler* const scheduler = control_.state().scheduler();
+  const bool may_hope = fatal_.ok() && scheduler != nullptr && !scheduler->is_stalled() &&
+                        control_.state().group().accepts_requests();
   bool has_changed = false;
   {
     base::MutexLock lock(&mutex_);
@@ -367,6 +376,7 @@ void GroupShell::Publish() {
     for (size_t i = 0; i < links_.size(); ++i) status_.ranks[i] = links_[i]->status();
     has_changed = readiness.ok() != readiness_.ok();
     readiness_ = readiness;
+    admission_ = may_hope ? absl::OkStatus() : readiness;
     if (readiness.ok() && !was_ready_) was_ready_ = true;
     start_failure_ = fatal_;
     if (has_changed || !fatal_.ok()) changed_.SignalAll();
@@ -388,6 +398,7 @@ void GroupShell::ShutDown() {
   base::MutexLock lock(&mutex_);
   is_wait_over_ = true;
   readiness_ = absl::UnavailableError("the router is shutting down");
+  admission_ = readiness_;
   changed_.SignalAll();
 }
 

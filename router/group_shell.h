@@ -75,6 +75,7 @@ class GroupShell final : public Engine {
 
   std::shared_ptr<const ServedModel> model() const override;
   absl::Status Readiness() const override;
+  absl::Status Admission() const override;
   uint64_t AllocateIds(uint32_t count) override { return next_id_.fetch_add(count); }
   void Submit(std::vector<Request> sequences, std::shared_ptr<SequenceSink> sink) override;
   void Cancel(uint64_t id, absl::string_view reason) override;
@@ -153,6 +154,7 @@ class GroupShell final : public Engine {
   base::CondVar changed_;
   std::shared_ptr<const ServedModel> model_ ABSL_GUARDED_BY(mutex_);
   absl::Status readiness_ ABSL_GUARDED_BY(mutex_);
+  absl::Status admission_ ABSL_GUARDED_BY(mutex_);
   bool was_ready_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_wait_over_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status start_failure_ ABSL_GUARDED_BY(mutex_);  // see fatal_

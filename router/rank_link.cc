@@ -167,6 +167,7 @@ void RankLink::Join(uint64_t epoch, const std::string& rendezvous,
 
 void RankLink::OpenStream(uint64_t epoch) {
   client_.OpenStream(
+      absl::StrCat(options_.owner_id, "/", epoch),
       {.opened =
            [this, epoch] {
              status_.state = RankState::kReady;

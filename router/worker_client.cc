@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/cluster_token.h"
+#include "base/protocol_version.h"
 #include "glog/logging.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
@@ -157,8 +158,10 @@ class WorkerClient::ServerStream final : public Call, public CompletionTag {
 // The Execute stream. Reads and writes run side by side, each with a tag of its own.
 class WorkerClient::Stream final : public Call {
  public:
-  Stream(WorkerClient* client, StreamCallbacks callbacks)
-      : Call(client), callbacks_(std::move(callbacks)) {}
+  Stream(WorkerClient* client, const std::string& epoch, StreamCallbacks callbacks)
+      : Call(client), callbacks_(std::move(callbacks)) {
+    context_.AddMetadata(base::kEpochKey, epoch);
+  }
 
   void Start() {
     call_ = client_->generic_stub_.PrepareCall(&context_, kExecuteMethod, client_->loop_->queue());
@@ -335,9 +338,9 @@ void WorkerClient::AbortGroup(const wire::AbortGroupRequest& request, absl::Dura
   });
 }
 
-void WorkerClient::OpenStream(StreamCallbacks callbacks) {
+void WorkerClient::OpenStream(const std::string& epoch, StreamCallbacks callbacks) {
   CloseStream();
-  stream_ = new Stream(this, std::move(callbacks));
+  stream_ = new Stream(this, epoch, std::move(callbacks));
   stream_->Start();
 }
 

@@ -28,11 +28,7 @@ class ExecuteLoop::Call {
       case Event::kAccepted:
         if (ok && !loop_->stopping_) {
           loop_->Accept();
-          if (grpc::Status allowed = loop_->service_->CheckCaller(context_); !allowed.ok()) {
-            Finish(allowed);
-          } else {
-            StartRead();
-          }
+          Begin();
         } else {
           finished_ = true;  // the server is shut down
         }
@@ -64,6 +60,21 @@ class ExecuteLoop::Call {
   }
 
  private:
+  void Begin() {
+    if (const grpc::Status allowed = loop_->service_->CheckCaller(context_); !allowed.ok()) {
+      Finish(allowed);
+      return;
+    }
+    absl::StatusOr<std::string> epoch = loop_->service_->StreamOpened(context_);
+    if (!epoch.ok()) {
+      Finish(grpc::Status(static_cast<grpc::StatusCode>(epoch.status().code()),
+                          std::string(epoch.status().message())));
+      return;
+    }
+    epoch_ = *std::move(epoch);
+    StartRead();
+  }
+
   void StartRead() {
     ++outstanding_;
     stream_.Read(&request_, &read_);
@@ -79,7 +90,7 @@ class ExecuteLoop::Call {
       return;
     }
     v1::ExecuteResponse& response = responses_.emplace_back();
-    const absl::Status status = loop_->service_->RunStep(plan_, &epoch_, &response);
+    const absl::Status status = loop_->service_->RunStep(plan_, epoch_, &response);
     if (!status.ok()) {
       LOG(ERROR) << "step " << plan_.step() << " failed: " << status.message();
       responses_.pop_back();
@@ -119,7 +130,7 @@ class ExecuteLoop::Call {
   v1::StepPlan plan_;
   std::deque<v1::ExecuteResponse> responses_;  // at most two: plans are two deep
   v1::ExecuteResponse sent_;
-  std::string epoch_;
+  std::string epoch_;  // empty: not opened
   int outstanding_ = 0;
   bool writing_ = false;
   bool finishing_ = false;  // Finish(final_status_) waits for the write

@@ -29,6 +29,8 @@ constexpr absl::Duration kMaxTraceTime = absl::Minutes(10);
 constexpr absl::Duration kConnectTimeout = absl::Seconds(10);
 // A rank that waits this long for a peer gives up by itself; the router's step deadline comes
 // first.
+// Of a router that joined: it opens its stream when all ranks have.
+constexpr absl::Duration kOpenTimeout = absl::Seconds(10);
 constexpr absl::Duration kCollectiveTimeout = absl::Seconds(120);
 
 grpc::Status ToGrpc(const absl::Status& status) {
@@ -252,15 +254,17 @@ absl::Status RankService::BeginEpoch(const v1::JoinGroupRequest& request,
         absl::StrFormat("epoch %s is not above %d, the highest this rank has seen",
                         EpochName(epoch), highest_epoch_));
   }
-  if (stream_lives_ && epoch_.owner_id() != epoch.owner_id() && !request.take_over()) {
+  if (IsOwned() && owner_id_ != epoch.owner_id() && !request.take_over()) {
     return absl::FailedPreconditionError(
         absl::StrFormat("the rank is owned by %s, whose stream lives; stop that router or ask to "
-                        "take over",
-                        epoch_.owner_id()));
+                        "take over (--take-over)",
+                        owner_id_));
   }
   highest_epoch_ = epoch.counter();
+  owner_id_ = epoch.owner_id();
   SetEpoch({});
   stream_lives_ = false;
+  stream_expected_until_ = absl::InfinitePast();
   if (joining_ != nullptr) joining_->Cancel();
   joining_ = *cancel = std::make_shared<parallel::CancelEvent>();
   joining_epoch_ = EpochName(epoch);
@@ -299,9 +303,21 @@ absl::StatusOr<OwnedPeers> RankService::Connect(const v1::JoinGroupRequest& requ
   return peers;
 }
 
+bool RankService::IsOwned() const {
+  return stream_lives_ || joining_ != nullptr || absl::Now() < stream_expected_until_;
+}
+
 absl::Status RankService::Join(const v1::JoinGroupRequest& request) {
   std::shared_ptr<parallel::CancelEvent> cancel;
   SHOAL_RETURN_IF_ERROR(BeginEpoch(request, &cancel));
+  const absl::Status status = JoinPeers(request, cancel);
+  base::MutexLock lock(&mutex_);
+  if (joining_ == cancel) joining_ = nullptr;
+  return status;
+}
+
+absl::Status RankService::JoinPeers(const v1::JoinGroupRequest& request,
+                                    const std::shared_ptr<parallel::CancelEvent>& cancel) {
   const std::shared_ptr<RankEngine> joined = engine();
   joined->Abort(absl::AbortedError(
       absl::StrCat("epoch ", EpochName(request.epoch()), " replaces the one that ran")));
@@ -317,6 +333,7 @@ absl::Status RankService::Join(const v1::JoinGroupRequest& request) {
   }
   joining_ = nullptr;
   SetEpoch(request.epoch());
+  stream_expected_until_ = absl::Now() + kOpenTimeout;
   LOG(INFO) << "joined epoch " << EpochName(epoch_);
   return absl::OkStatus();
 }
@@ -407,20 +424,36 @@ grpc::Status RankService::Inspect(grpc::ServerContext* context, const v1::Inspec
   return grpc::Status::OK;
 }
 
-absl::Status RankService::RunStep(const v1::StepPlan& message, std::string* stream_epoch,
+absl::StatusOr<std::string> RankService::StreamOpened(const grpc::ServerContext& context) {
+  const auto& metadata = context.client_metadata();
+  const auto found = metadata.find(base::kEpochKey);
+  if (found == metadata.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the stream does not say its epoch in ", base::kEpochKey));
+  }
+  std::string name(found->second.data(), found->second.size());
+  base::MutexLock lock(&mutex_);
+  if (epoch_.counter() == 0 || name != EpochName(epoch_)) {
+    return absl::AbortedError(
+        absl::StrCat("a stream of epoch ", name, ", but ",
+                     epoch_.counter() == 0 ? "none is joined" : EpochName(epoch_)));
+  }
+  stream_lives_ = true;
+  return name;
+}
+
+absl::Status RankService::RunStep(const v1::StepPlan& message, const std::string& stream_epoch,
                                   v1::ExecuteResponse* response) {
   base::MutexLock run(&run_mutex_);
   std::shared_ptr<RankEngine> running;
   {
     base::MutexLock lock(&mutex_);
     const std::string name = EpochName(message.epoch());
-    if (epoch_.counter() == 0 || name != EpochName(epoch_)) {
+    if (epoch_.counter() == 0 || name != EpochName(epoch_) || name != stream_epoch) {
       return absl::AbortedError(
-          absl::StrCat("plan of epoch ", name, ", but ",
+          absl::StrCat("plan of epoch ", name, " on the stream of ", stream_epoch, ", but ",
                        epoch_.counter() == 0 ? "none is joined" : EpochName(epoch_)));
     }
-    *stream_epoch = name;
-    stream_lives_ = true;
     running = engine_;
   }
   base::SpanRecorder* const recorder = running->recorder();
@@ -457,6 +490,7 @@ void RankService::StreamEnded(const std::string& stream_epoch) {
     base::MutexLock lock(&mutex_);
     if (stream_epoch.empty() || stream_epoch != EpochName(epoch_)) return;
     stream_lives_ = false;
+    stream_expected_until_ = absl::InfinitePast();
     SetEpoch({});
   }
   base::MutexLock run(&run_mutex_);

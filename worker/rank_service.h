@@ -64,13 +64,14 @@ class RankService final
   // UNAUTHENTICATED for a caller without the cluster's token. Every method begins with it.
   grpc::Status CheckCaller(const grpc::ServerContext& context) const;
 
-  // Runs one plan and fills `response`. `stream_epoch` is empty before the stream's first plan,
-  // which sets it. ABORTED for a plan of another epoch than the joined one; else RankEngine::Step's
-  // errors.
-  absl::Status RunStep(const v1::StepPlan& plan, std::string* stream_epoch,
+  // A router opens the stream of the epoch that its metadata names, which is returned. From now on
+  // that router owns the rank. ABORTED when the rank has not joined it.
+  absl::StatusOr<std::string> StreamOpened(const grpc::ServerContext& context);
+  // Runs one plan of that stream and fills `response`. ABORTED for a plan of another epoch, or when
+  // another one was joined since; else RankEngine::Step's errors.
+  absl::Status RunStep(const v1::StepPlan& plan, const std::string& stream_epoch,
                        v1::ExecuteResponse* response);
-  // The stream that ran plans of `stream_epoch` is gone: the epoch ends, if it still is the joined
-  // one.
+  // The stream of `stream_epoch` is gone: the epoch ends, if it still is the joined one.
   void StreamEnded(const std::string& stream_epoch);
 
   // Aborts what runs, for shutdown.
@@ -91,6 +92,10 @@ class RankService final
   // waits ends. `cancel` ends the new one's wait for its peers.
   absl::Status BeginEpoch(const v1::JoinGroupRequest& request,
                           std::shared_ptr<parallel::CancelEvent>* cancel);
+  // Whether its owner is at work: its stream lives, or is about to be opened.
+  bool IsOwned() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status JoinPeers(const v1::JoinGroupRequest& request,
+                         const std::shared_ptr<parallel::CancelEvent>& cancel);
   void SetEpoch(const v1::Epoch& epoch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<RankEngine> engine() const;
 
@@ -114,7 +119,10 @@ class RankService final
       ABSL_GUARDED_BY(mutex_);               // the LoadShardRequest that made engine_, serialised
   v1::Epoch epoch_ ABSL_GUARDED_BY(mutex_);  // joined, counter 0: none
   uint64_t highest_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string owner_id_ ABSL_GUARDED_BY(mutex_);       // of the last epoch that was begun
   bool stream_lives_ ABSL_GUARDED_BY(mutex_) = false;  // that of epoch_
+  // Until when the owner of an epoch that was just joined may take to open its stream.
+  absl::Time stream_expected_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   // The join that runs, or waits for one before it: ends its wait for peers. Shared by its thread
   // and those that cancel it.
   std::shared_ptr<parallel::CancelEvent> joining_ ABSL_GUARDED_BY(mutex_);

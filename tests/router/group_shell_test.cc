@@ -248,6 +248,7 @@ TEST_F(GroupShellTest, AStreamOutlivesAKilledRank) {
   ranks_[1]->Kill();
   WaitForReadinessChanges(2);  // ready, lost
   EXPECT_FALSE(shell_->Readiness().ok());
+  EXPECT_TRUE(shell_->Admission().ok()) << "new requests wait";
   const auto meanwhile = Submit({MakeRequest(2, "meanwhile", 4)});
   ranks_[1]->ReleaseReplies();
   ranks_[1]->Start();

@@ -44,6 +44,7 @@ class PuppetEngine final : public Engine {
 
   std::shared_ptr<const ServedModel> model() const override;
   absl::Status Readiness() const override;
+  absl::Status Admission() const override { return Readiness(); }
   uint64_t AllocateIds(uint32_t count) override;
   void Submit(std::vector<Request> sequences, std::shared_ptr<SequenceSink> sink) override;
   void Cancel(uint64_t id, absl::string_view reason) override;

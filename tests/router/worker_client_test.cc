@@ -112,7 +112,7 @@ TEST_F(WorkerClientTest, ADeadRankIsUnavailableAtOnceAndFoundWhenItIsBack) {
 }
 
 TEST_F(WorkerClientTest, PlansSentBeforeTheStreamIsOpenArriveInOrder) {
-  client_.OpenStream(Callbacks());
+  client_.OpenStream("test/1", Callbacks());
   for (uint64_t step = 1; step <= 5; ++step) Send(step);
   while (steps_.size() < 5) loop_.RunFor(kTimeout);
   EXPECT_TRUE(is_open_);
@@ -121,7 +121,7 @@ TEST_F(WorkerClientTest, PlansSentBeforeTheStreamIsOpenArriveInOrder) {
 }
 
 TEST_F(WorkerClientTest, AKilledRankClosesItsStreamOnce) {
-  client_.OpenStream(Callbacks());
+  client_.OpenStream("test/1", Callbacks());
   Send(1);
   while (steps_.empty()) loop_.RunFor(kTimeout);
   rank_.Kill();
@@ -132,7 +132,7 @@ TEST_F(WorkerClientTest, AKilledRankClosesItsStreamOnce) {
 }
 
 TEST_F(WorkerClientTest, AClosedStreamIsSilent) {
-  client_.OpenStream(Callbacks());
+  client_.OpenStream("test/1", Callbacks());
   Send(1);
   while (steps_.empty()) loop_.RunFor(kTimeout);
   client_.CloseStream();
@@ -141,10 +141,10 @@ TEST_F(WorkerClientTest, AClosedStreamIsSilent) {
 }
 
 TEST_F(WorkerClientTest, ANewStreamReplacesTheOld) {
-  client_.OpenStream(Callbacks());
+  client_.OpenStream("test/1", Callbacks());
   Send(1);
   while (steps_.empty()) loop_.RunFor(kTimeout);
-  client_.OpenStream(Callbacks());
+  client_.OpenStream("test/1", Callbacks());
   Send(2);
   while (steps_.size() < 2) loop_.RunFor(kTimeout);
   EXPECT_FALSE(closed_.has_value());
@@ -153,7 +153,7 @@ TEST_F(WorkerClientTest, ANewStreamReplacesTheOld) {
 TEST_F(WorkerClientTest, CancelAllSilencesWhatPends) {
   bool was_called = false;
   rank_.HoldReplies();
-  client_.OpenStream(Callbacks());
+  client_.OpenStream("test/1", Callbacks());
   Send(1);
   client_.GetWorkerInfo(kTimeout, [&](const auto&) { was_called = true; });
   client_.CancelAll();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/protocol_version.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/worker_engine/tiny_model.h"
@@ -183,7 +184,10 @@ class RankServiceTest : public testing::Test {
 // An Execute stream to one rank.
 class PlanStream {
  public:
-  explicit PlanStream(Rank* rank) : stream_(rank->stub()->Execute(&context_)) {}
+  explicit PlanStream(Rank* rank, const std::string& epoch = "router/1") {
+    context_.AddMetadata(base::kEpochKey, epoch);
+    stream_ = rank->stub()->Execute(&context_);
+  }
 
   bool Write(const v1::StepPlan& plan) {
     v1::ExecuteRequest request;

@@ -82,15 +82,18 @@ TEST_F(RankServiceTest, TwoPlansMayBeUnderWay) {
 TEST_F(RankServiceTest, APlanOfAnotherEpochTouchesNothing) {
   StartRanks(1);
   LoadAndJoin("router", 3);
-  PlanStream stale(ranks_[0].get());
+  PlanStream older(ranks_[0].get(), "router/2");
+  EXPECT_EQ(older.Finish().error_code(), grpc::StatusCode::ABORTED);
+  PlanStream stale(ranks_[0].get(), "router/3");
   ASSERT_TRUE(stale.Write(PromptPlan("router", 2, 1)));
   v1::ExecuteResponse response;
   EXPECT_FALSE(stale.Read(&response));
   const grpc::Status status = stale.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::ABORTED);
   EXPECT_THAT(status.error_message(), HasSubstr("router/2"));
-  PlanStream good(ranks_[0].get());
-  ASSERT_TRUE(good.Write(PromptPlan("router", 3, 1)));
+  JoinAll("router", 4);
+  PlanStream good(ranks_[0].get(), "router/4");
+  ASSERT_TRUE(good.Write(PromptPlan("router", 4, 1)));
   EXPECT_TRUE(good.Read(&response));
 }
 
@@ -113,18 +116,35 @@ TEST_F(RankServiceTest, EpochsOnlyGrowAndAGroupHasOneOwner) {
   EXPECT_EQ(Join(0, "router", 1).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   LoadAndJoin("router", 5);
   EXPECT_EQ(Join(0, "router", 5).error_code(), grpc::StatusCode::ABORTED);
-  PlanStream stream(ranks_[0].get());
+  const auto expect_refused = [&] {
+    const grpc::Status other = Join(0, "another", 6);
+    EXPECT_EQ(other.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    EXPECT_THAT(other.error_message(), HasSubstr("owned by router,"));
+  };
+  expect_refused();  // its stream is about to come
+  PlanStream stream(ranks_[0].get(), "router/5");
   ASSERT_TRUE(stream.Write(PromptPlan("router", 5, 1)));
   v1::ExecuteResponse response;
   ASSERT_TRUE(stream.Read(&response));
-  const grpc::Status other = Join(0, "another", 6);
-  EXPECT_EQ(other.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_THAT(other.error_message(), HasSubstr("router"));
+  expect_refused();
   EXPECT_TRUE(Join(0, "another", 7, /*take_over=*/true).ok());
   // The old owner's plans do no harm any more.
   stream.Write(DecodePlanOf("router", 5, 2));
   EXPECT_FALSE(stream.Read(&response));
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::ABORTED);
+}
+
+// A router without requests sends no plans, and is the owner all the same.
+TEST_F(RankServiceTest, AnIdleStreamOwnsTheRankUntilItEnds) {
+  StartRanks(1);
+  LoadAndJoin("router", 1);
+  {
+    PlanStream idle(ranks_[0].get());
+    EXPECT_EQ(Join(0, "another", 2).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    EXPECT_TRUE(idle.Finish().ok());
+  }
+  while (ranks_[0]->health().is_ready()) std::this_thread::yield();
+  EXPECT_TRUE(Join(0, "another", 2).ok());
 }
 
 TEST_F(RankServiceTest, ALostPeerEndsTheStepAndANewEpochWorks) {
@@ -149,8 +169,8 @@ TEST_F(RankServiceTest, ALostPeerEndsTheStepAndANewEpochWorks) {
     EXPECT_FALSE(first.Finish().ok());
   }
   JoinAll("router", 2);
-  PlanStream first(ranks_[0].get());
-  PlanStream second(ranks_[1].get());
+  PlanStream first(ranks_[0].get(), "router/2");
+  PlanStream second(ranks_[1].get(), "router/2");
   const v1::StepPlan plan = PromptPlan("router", 2, 1);
   ASSERT_TRUE(first.Write(plan) && second.Write(plan));
   v1::ExecuteResponse response;
@@ -262,7 +282,7 @@ TEST_F(RankServiceTest, NobodyIsServedWithoutTheClustersToken) {
     v1::JoinGroupResponse joined;
     EXPECT_EQ(rank.stub()->JoinGroup(&join, {}, &joined).error_code(),
               is_let_in ? grpc::StatusCode::FAILED_PRECONDITION : want);
-    const auto stream = rank.stub()->Execute(&execute);
+    const auto stream = rank.stub()->Execute(&execute);  // which does not say its epoch
     stream->Write(v1::ExecuteRequest());  // without a plan
     v1::ExecuteResponse reply;
     while (stream->Read(&reply)) {
