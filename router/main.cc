@@ -153,7 +153,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->capture_default_str();
   app->add_option("--step-timeout", flags->step_timeout_s,
                   "seconds that ranks have for a step, or ten times what it should take if that is "
-                  "more; a rank that then answers nothing hangs. First steps have 60 s at least")
+                  "more; a rank that then answers nothing hangs. The first steps of all have 60 s at least")
       ->check(SecondsIn(0.1, 1e6))
       ->envname("SHOAL_STEP_TIMEOUT")
       ->capture_default_str();

@@ -82,7 +82,7 @@ bool Group::IsInLastStage(uint32_t rank) const {
 }
 
 absl::Duration Group::StepTimeout(absl::Duration prediction) const {
-  if (num_steps_ < options_.num_warmup_steps) return options_.warmup_step_timeout;
+  if (!is_warm_) return options_.warmup_step_timeout;
   return std::max(options_.min_step_timeout, prediction * options_.step_timeout_factor);
 }
 
@@ -256,6 +256,7 @@ void Group::On(absl::Time now, const StepReplied& event, Actions* actions) {
   result.outputs = std::move(step->outputs);
   steps_.pop_front();
   ++num_steps_;
+  is_warm_ = is_warm_ || num_steps_ >= options_.num_warmup_steps;
   if (!steps_.empty()) StartClock(now);
   backoff_ = absl::ZeroDuration();
   actions->push_back(CommitPlan{std::move(result)});

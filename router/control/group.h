@@ -39,7 +39,8 @@ struct GroupOptions {
   absl::Duration recovery_timeout = absl::Seconds(60);
   absl::Duration min_step_timeout = absl::Seconds(5);
   double step_timeout_factor = 10;  // of the predicted duration
-  // The first steps of an epoch touch every page of the weights.
+  // The first steps of a group touch memory for the first time, and nothing predicts them. A later
+  // epoch has the predictions of the one before.
   uint32_t num_warmup_steps = 3;
   absl::Duration warmup_step_timeout = absl::Seconds(60);
   absl::Duration min_backoff = absl::Milliseconds(100);
@@ -222,6 +223,7 @@ class Group {
   absl::Duration backoff_ = absl::ZeroDuration();  // before the next attempt, if this one fails
   std::deque<Step> steps_;                         // with the ranks, oldest first
   uint64_t num_steps_ = 0;                         // of this epoch
+  bool is_warm_ = false;                           // an epoch got beyond its first steps
   absl::Status last_failure_;
   uint64_t num_losses_ = 0;
 };

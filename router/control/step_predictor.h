@@ -10,7 +10,7 @@ namespace shoal::router {
 
 // How long a step may take, from how long others of its size took: a moving average for each power
 // of two of tokens. A size that was not seen yet is taken to cost in proportion to the next smaller
-// one, which is too much rather than too little.
+// one, or as much as a larger one: too much rather than too little.
 class StepPredictor {
  public:
   // A timer is late by up to a millisecond; the rest is for planning, sending and a step that is
@@ -31,12 +31,14 @@ class StepPredictor {
     return prediction <= 2 * kPlanningLead ? start : start + prediction - kPlanningLead;
   }
 
-  // Zero while nothing of this size or below is known.
+  // Zero while nothing is known.
   absl::Duration Predict(uint32_t num_tokens) const {
-    for (int i = BucketOf(num_tokens); i >= 0; --i) {
-      if (buckets_[i].is_known) {
-        return buckets_[i].average * (int64_t{1} << (BucketOf(num_tokens) - i));
-      }
+    const int bucket = BucketOf(num_tokens);
+    for (int i = bucket; i >= 0; --i) {
+      if (buckets_[i].is_known) return buckets_[i].average * (int64_t{1} << (bucket - i));
+    }
+    for (size_t i = bucket; i < buckets_.size(); ++i) {
+      if (buckets_[i].is_known) return buckets_[i].average;
     }
     return absl::ZeroDuration();
   }

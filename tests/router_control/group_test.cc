@@ -235,6 +235,22 @@ TEST_F(GroupTest, AMissedStepDeadlineLosesTheGroupAndNamesTheRank) {
   EXPECT_THAT(group_.last_failure().message(), AllOf(HasSubstr("step 4"), HasSubstr("rank 1")));
 }
 
+// A rank that hangs while its group recovers is found as soon as any other.
+TEST_F(GroupTest, OnlyTheFirstStepsOfAllHaveLonger) {
+  BecomeReady();
+  Do(PlanMade{1, 77, absl::ZeroDuration()});
+  EXPECT_EQ(group_.NextDeadline(), now_ + absl::Seconds(60));
+  Do(Reply(0, 1));
+  Do(Reply(1, 1));
+  for (uint64_t step = 2; step <= 3; ++step) RunStep(step);
+  Do(StreamClosed{1, group_.epoch(), absl::UnavailableError("it died")});
+  now_ += absl::Seconds(1);
+  Do(TimerFired{});
+  BecomeReady();
+  Do(PlanMade{4, 77, absl::Seconds(2)});
+  EXPECT_EQ(group_.NextDeadline(), now_ + absl::Seconds(20));
+}
+
 TEST_F(GroupTest, TheClockOfAStepStartsWhenTheOneBeforeIsCommitted) {
   BecomeReady();
   for (uint64_t step = 1; step <= 3; ++step) RunStep(step);
