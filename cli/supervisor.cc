@@ -27,7 +27,7 @@ bool WasKilled(ExitState state) {
 
 absl::Duration RestartBackoff::OnDeath(absl::Duration lived) {
   if (lived >= kStableLife) next_ = kFirstDelay;
-  const absl::Duration delay = next_;
+  const absl::Duration delay = std::max(absl::ZeroDuration(), next_ - lived);
   next_ = std::min(next_ * 2, kMaxDelay);
   return delay;
 }
@@ -170,7 +170,9 @@ void Supervisor::OnRankExit(absl::Time now, int index, ExitState state, Actions*
   const absl::Duration delay = rank.backoff.OnDeath(now - rank.started);
   rank.restart_at = now + delay;
   actions->push_back(
-      {Kind::kSay, index, 0, absl::StrCat(what, ": restarting in ", absl::FormatDuration(delay))});
+      {Kind::kSay, index, 0,
+       absl::StrCat(what, ": restarting in ",
+                    absl::FormatDuration(absl::Ceil(delay, absl::Milliseconds(1))))});
 }
 
 void Supervisor::QuitIfAllGone(Actions* actions) {

@@ -9,8 +9,9 @@
 
 namespace shoal::cli {
 
-// How long to wait before a process that died is started again: 100 ms, doubled by every death up
-// to 5 s, and 100 ms again after a life of 30 s.
+// How long to wait before a process that died is started again. Starts are 100 ms apart at least,
+// doubled by every death up to 5 s, and 100 ms again after a life of 30 s: one that lived longer
+// than that is started at once.
 class RestartBackoff {
  public:
   absl::Duration OnDeath(absl::Duration lived);

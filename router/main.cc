@@ -151,9 +151,10 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->check(SecondsIn(0.001, 1e6))
       ->envname("SHOAL_STARTUP_TIMEOUT")
       ->capture_default_str();
-  app->add_option("--step-timeout", flags->step_timeout_s,
-                  "seconds that ranks have for a step, or ten times what it should take if that is "
-                  "more; a rank that then answers nothing hangs. The first steps of all have 60 s at least")
+  app->add_option(
+         "--step-timeout", flags->step_timeout_s,
+         "seconds that ranks have for a step, or ten times what it should take if that is "
+         "more; a rank that then answers nothing hangs. The first steps of all have 60 s at least")
       ->check(SecondsIn(0.1, 1e6))
       ->envname("SHOAL_STEP_TIMEOUT")
       ->capture_default_str();

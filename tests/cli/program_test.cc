@@ -433,7 +433,7 @@ TEST_F(ServeTest, RestartsAKilledRank) {
   const auto again = WaitForStarts(1);
   ASSERT_EQ(again.count("rank-1"), 1u);
   EXPECT_NE(again.at("rank-1"), pids.at("rank-1"));
-  EXPECT_THAT(err(), HasSubstr("rank 1 was killed by signal 9: restarting in 100ms\n"));
+  EXPECT_THAT(err(), HasSubstr("rank 1 was killed by signal 9: restarting in "));
 }
 
 TEST_F(ServeTest, ARankThatCannotStartEndsServe) {

@@ -204,15 +204,23 @@ TEST_F(SupervisorTest, KillsThoseThatOutliveTheirGrace) {
 TEST(RestartBackoffTest, DoublesFrom100MsTo5S) {
   RestartBackoff backoff;
   for (const int want_ms : {100, 200, 400, 800, 1600, 3200, 5000, 5000}) {
-    EXPECT_EQ(backoff.OnDeath(absl::Seconds(1)), absl::Milliseconds(want_ms));
+    EXPECT_EQ(backoff.OnDeath(absl::ZeroDuration()), absl::Milliseconds(want_ms));
   }
+}
+
+TEST(RestartBackoffTest, WhoLivedLongerThanThatIsStartedAtOnce) {
+  RestartBackoff backoff;
+  EXPECT_EQ(backoff.OnDeath(absl::Milliseconds(30)), absl::Milliseconds(70));
+  EXPECT_EQ(backoff.OnDeath(absl::Milliseconds(250)), absl::ZeroDuration());
+  EXPECT_EQ(backoff.OnDeath(absl::Milliseconds(250)), absl::Milliseconds(150));
 }
 
 TEST(RestartBackoffTest, StartsAgainAfterALifeOf30S) {
   RestartBackoff backoff;
   backoff.OnDeath(absl::Seconds(1));
   backoff.OnDeath(absl::Seconds(29));
-  EXPECT_EQ(backoff.OnDeath(absl::Seconds(30)), absl::Milliseconds(100));
+  EXPECT_EQ(backoff.OnDeath(absl::Seconds(30)), absl::ZeroDuration());
+  EXPECT_EQ(backoff.OnDeath(absl::ZeroDuration()), absl::Milliseconds(200)) << "doubled once";
 }
 
 }  // namespace

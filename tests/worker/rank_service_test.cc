@@ -283,7 +283,7 @@ TEST_F(RankServiceTest, NobodyIsServedWithoutTheClustersToken) {
     EXPECT_EQ(rank.stub()->JoinGroup(&join, {}, &joined).error_code(),
               is_let_in ? grpc::StatusCode::FAILED_PRECONDITION : want);
     const auto stream = rank.stub()->Execute(&execute);  // which does not say its epoch
-    stream->Write(v1::ExecuteRequest());  // without a plan
+    stream->Write(v1::ExecuteRequest());                 // without a plan
     v1::ExecuteResponse reply;
     while (stream->Read(&reply)) {
     }
