@@ -3,6 +3,7 @@
 Each client has exactly one end, with the tokens of an undisturbed run; nothing is left behind. `--full` runs minutes of it.
 """
 
+import itertools
 import os
 import pathlib
 import random
@@ -18,7 +19,7 @@ import time
 import grpc
 import pytest
 
-from cluster import BIN, Cluster, admin_pb2_grpc, collect, free_port, inference_pb2_grpc
+from cluster import (BIN, Cluster, admin_pb2_grpc, collect, free_port, inference_pb2, inference_pb2_grpc, request)
 from test_failure import gone, wait_until
 
 PROMPTS = [[(7 * i + 3 * j) % 500 for j in range(1, 12 + 3 * i)] for i in range(8)]
@@ -381,3 +382,27 @@ with Cluster(sys.argv[2], tp=2, pp=2) as cluster:
                           capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert eval(done.stdout) == want[0, 1]
+
+
+def test_the_documented_way_to_go_on_at_another_router(model, want):
+    text = (pathlib.Path(__file__).parents[2] / "docs" / "failure.md").read_text()
+    names = dict(itertools=itertools, time=time, grpc=grpc, inference_pb2=inference_pb2)
+    exec(text.split("```python\n")[1].split("```")[0], names)
+    with Ranks(model) as ranks:
+        first = Router(ranks.addresses)
+        call = threading.Timer(0.15, first.process.kill)
+        address = f"127.0.0.1:{free_port()}"
+        second = threading.Thread(target=lambda: (first.process.wait(), routers.append(Router(ranks.addresses, address=address))))
+        routers = []
+        second.start()
+        with grpc.insecure_channel(address) as channel:
+            call.start()
+            stubs = [first.stub, inference_pb2_grpc.InferenceServiceStub(channel)]
+            assert names["stream_to_the_end"](stubs, request(PROMPTS[1], **OPTIONS[1])) == want[1, 1]
+            # Again, in case that the first one did it all before it died.
+            second.join()
+            half = want[1, 1][:75]
+            assert names["stream_to_the_end"](stubs, request(PROMPTS[1], **OPTIONS[1]), half) == want[1, 1]
+            response = routers[0].generate(PROMPTS[1], generated_token_ids=half, **OPTIONS[1]).response
+            assert response.usage.completion_tokens == 150
+        routers[0].__exit__(None, None, None)
