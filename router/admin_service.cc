@@ -142,6 +142,7 @@ grpc::ServerUnaryReactor* AdminService::GetClusterStatus(grpc::CallbackServerCon
         response.set_steps(status.num_steps);
         response.set_prompt_tokens(status.num_prompt_tokens);
         ToProto(status.step_time, response.mutable_step_time());
+        response.set_step_prediction_error(status.prediction_error);
         response.set_generated_tokens(status.num_generated_tokens);
         response.set_cached_tokens(status.scheduler.num_prefix_hits);
         response.set_preemptions(status.scheduler.num_preemptions);

@@ -62,9 +62,10 @@ struct EngineStatus {
   uint64_t num_steps = 0;
   uint64_t num_prompt_tokens = 0;  // computed; cache hits left out
   uint64_t num_generated_tokens = 0;
-  absl::Duration step_time;   // while steps were with the ranks
-  uint64_t num_finished = 0;  // sequences
-  uint64_t num_rejected = 0;  // submissions
+  absl::Duration step_time;     // while steps were with the ranks
+  double prediction_error = 0;  // see GroupCounters
+  uint64_t num_finished = 0;    // sequences
+  uint64_t num_rejected = 0;    // submissions
   SchedulerStats scheduler;
   std::vector<RankStatus> ranks;
 };

@@ -22,7 +22,10 @@ constexpr absl::Duration kMaxProbeTimeout = absl::Seconds(5);
 
 GroupShell::GroupShell(GroupShellOptions options, std::unique_ptr<HistoryRecorder> recorder)
     : options_(std::move(options)),
-      control_({.group = options_.group, .scheduler = options_.scheduler}, std::move(recorder)),
+      control_({.group = options_.group,
+                .scheduler = options_.scheduler,
+                .inter_token_target = options_.inter_token_target},
+               std::move(recorder)),
       start_(options_.clock()),
       tracer_(options_.addresses, options_.token, &recorder_, delivery_.recorder()),
       readiness_(absl::UnavailableError("the worker group is starting")),
@@ -368,6 +371,7 @@ void GroupShell::Publish() {
     status_.num_prompt_tokens = control_.state().counters().num_prompt_tokens;
     status_.num_generated_tokens = control_.state().counters().num_generated_tokens;
     status_.step_time = control_.state().counters().step_time;
+    status_.prediction_error = control_.state().counters().prediction_error;
     status_.num_finished = num_finished_;
     status_.num_rejected = num_rejected_;
     if (control_.state().scheduler() != nullptr)

@@ -83,6 +83,7 @@ void Fill(const StepReplied& reply, worker::v1::ExecuteResponse* out) {
   out->set_state_hash(reply.state_hash);
   out->set_token_hash(reply.token_hash);
   for (const RowOutput& output : reply.outputs) ToProto(output, out->add_outputs());
+  out->mutable_timings()->set_compute_ns(absl::ToInt64Nanoseconds(reply.duration));
 }
 
 template <typename Repeated>
@@ -101,6 +102,7 @@ wire::Header ToProto(const GroupControlOptions& options) {
   scheduler->set_max_plans_in_flight(options.scheduler.max_plans_in_flight);
   scheduler->set_enable_prefix_cache(options.scheduler.enable_prefix_cache);
   scheduler->set_aging_interval_ns(absl::ToInt64Nanoseconds(options.scheduler.aging_interval));
+  scheduler->set_inter_token_target_ns(absl::ToInt64Nanoseconds(options.inter_token_target));
   scheduler->set_stall_timeout_ns(absl::ToInt64Nanoseconds(options.scheduler.stall_timeout));
   return header;
 }
@@ -121,6 +123,7 @@ absl::StatusOr<GroupControlOptions> FromProto(const wire::Header& header) {
   options.scheduler.enable_prefix_cache = scheduler.enable_prefix_cache();
   options.scheduler.aging_interval = absl::Nanoseconds(scheduler.aging_interval_ns());
   options.scheduler.stall_timeout = absl::Nanoseconds(scheduler.stall_timeout_ns());
+  options.inter_token_target = absl::Nanoseconds(scheduler.inter_token_target_ns());
   return options;
 }
 
@@ -216,7 +219,8 @@ absl::StatusOr<GroupEvent> FromProto(const wire::RankEvent& proto, uint32_t num_
                          reply.result.step,
                          reply.state_hash,
                          reply.token_hash,
-                         std::move(reply.result.outputs)};
+                         std::move(reply.result.outputs),
+                         absl::Nanoseconds(reply.compute_ns + reply.wait_peers_ns)};
     }
     case wire::RankEvent::EVENT_NOT_SET:
       break;

@@ -57,6 +57,8 @@ struct Flags {
   uint32_t max_plans_in_flight = 0;  // 0: see MaxPlansInFlight
   uint64_t kv_cache_bytes = 0;
   std::string kv_cache_dtype = "f16";
+  std::string profile = "auto";
+  double inter_token_target_s = -1;  // below 0: the profile's
   bool no_prefix_cache = false;
   bool take_over = false;
   double startup_timeout_s = 600;
@@ -143,6 +145,18 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->check(CLI::IsMember({"f16", "bf16", "int8", "f32"}))
       ->envname("SHOAL_KV_CACHE_DTYPE")
       ->capture_default_str();
+  app->add_option("--profile", flags->profile,
+                  "what steps are cut for: latency (tokens come at most some 50 ms apart, however "
+                  "long the prompts beside them), balanced (100 ms), throughput (steps as large as "
+                  "--max-batch-tokens), auto (balanced)")
+      ->check(CLI::IsMember({"auto", "latency", "balanced", "throughput"}))
+      ->envname("SHOAL_PROFILE")
+      ->capture_default_str();
+  app->add_option("--inter-token-target", flags->inter_token_target_s,
+                  "seconds between tokens that prompts beside them may make; 0: any; default: the "
+                  "profile's")
+      ->check(SecondsIn(0.0, 1e6))
+      ->envname("SHOAL_INTER_TOKEN_TARGET");
   app->add_flag("--no-prefix-cache", flags->no_prefix_cache, "compute every prompt anew")
       ->envname("SHOAL_NO_PREFIX_CACHE");
   app->add_flag("--take-over", flags->take_over, "take ranks that another router is using");
@@ -239,6 +253,12 @@ std::string FindContradiction(const Flags& flags) {
   return "";
 }
 
+absl::Duration InterTokenTarget(const Flags& flags) {
+  if (flags.inter_token_target_s >= 0) return absl::Seconds(flags.inter_token_target_s);
+  if (flags.profile == "throughput") return absl::ZeroDuration();
+  return flags.profile == "latency" ? absl::Milliseconds(50) : absl::Milliseconds(100);
+}
+
 uint64_t RandomBits() {
   std::random_device device;
   return (uint64_t{device()} << 32) | device();
@@ -278,6 +298,7 @@ GroupShellOptions MakeShellOptions(const Flags& flags, std::function<absl::Time(
   options.scheduler.max_queued_requests = flags.max_queued_requests;
   options.scheduler.max_plans_in_flight = MaxPlansInFlight(flags);
   options.scheduler.enable_prefix_cache = !flags.no_prefix_cache;
+  options.inter_token_target = InterTokenTarget(flags);
   options.load.set_tensor_parallel_size(options.group.tensor_parallel_size);
   options.load.set_pipeline_parallel_size(options.group.pipeline_parallel_size);
   options.load.mutable_stage_layers()->Assign(flags.stage_layers.begin(), flags.stage_layers.end());
@@ -318,7 +339,9 @@ int ExitCode(const absl::Status& started, bool is_drained, const Flags& flags) {
 absl::StatusOr<std::unique_ptr<HistoryRecorder>> MakeRecorder(const Flags& flags,
                                                               const GroupShellOptions& options) {
   if (flags.record.empty()) return nullptr;
-  history::v1::Header header = ToProto({.group = options.group, .scheduler = options.scheduler});
+  history::v1::Header header = ToProto({.group = options.group,
+                                        .scheduler = options.scheduler,
+                                        .inter_token_target = options.inter_token_target});
   header.set_format(kHistoryFormat);
   header.set_version(SHOAL_VERSION);
   return HistoryRecorder::Create(flags.record, flags.record_limit, header);

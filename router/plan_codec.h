@@ -34,7 +34,7 @@ struct RankReply {
   uint64_t state_hash = 0;
   uint64_t token_hash = 0;
   StepResult result;
-  uint64_t compute_ns = 0;
+  uint64_t compute_ns = 0;  // sampling included
   uint64_t wait_peers_ns = 0;
 };
 

@@ -193,8 +193,10 @@ void RankLink::OnReply(uint64_t epoch, const wire::ExecuteResponse& response) {
   }
   status_.compute_time += absl::Nanoseconds(reply.compute_ns);
   status_.wait_peers_time += absl::Nanoseconds(reply.wait_peers_ns);
+  const bool is_pipeline = options_.load.pipeline_parallel_size() > 1;
   post_(StepReplied{options_.rank, epoch, reply.result.step, reply.state_hash, reply.token_hash,
-                    std::move(reply.result.outputs)});
+                    std::move(reply.result.outputs),
+                    absl::Nanoseconds(reply.compute_ns + (is_pipeline ? 0 : reply.wait_peers_ns))});
 }
 
 void RankLink::Abort(uint64_t epoch, const std::string& reason) {

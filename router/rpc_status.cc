@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "router/control/retry_hint.h"
 #include "router/proto_time.h"
 
 namespace shoal::router {
@@ -83,7 +84,9 @@ absl::Status Retryable(absl::Status status) {
   const bool passes = status.code() == absl::StatusCode::kUnavailable ||
                       status.code() == absl::StatusCode::kResourceExhausted;
   if (!passes || RetryAfter(status) != absl::InfiniteDuration()) return status;
-  return WithRetryAfter(std::move(status), kRetryDelay);
+  const absl::Duration delay = RetryHint(status).value_or(kRetryDelay);
+  status.ErasePayload(kRetryHint);
+  return WithRetryAfter(std::move(status), std::max(delay, absl::Milliseconds(1)));
 }
 
 grpc::Status ToGrpcStatus(const absl::Status& status, grpc::CallbackServerContext* context) {

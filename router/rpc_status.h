@@ -46,7 +46,8 @@ absl::Status WithRetryAfter(absl::Status status, absl::Duration delay);
 // The delay of WithRetryAfter, or absl::InfiniteDuration() when there is none.
 absl::Duration RetryAfter(const absl::Status& status);
 
-// UNAVAILABLE and RESOURCE_EXHAUSTED get RetryInfo if they have none; other codes are left alone.
+// UNAVAILABLE and RESOURCE_EXHAUSTED get RetryInfo if they have none, of their RetryHint
+// (control/retry_hint.h) or else a second; other codes are left alone.
 // For what passes by itself: a full queue, a group that is loading or comes back.
 absl::Status Retryable(absl::Status status);
 

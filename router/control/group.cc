@@ -199,6 +199,7 @@ void Group::On(absl::Time now, const PlanMade& event, Actions* actions) {
                     .has_replied = std::vector<bool>(num_ranks()),
                     .num_missing = num_ranks(),
                     .token_hash = std::nullopt,
+                    .duration = absl::ZeroDuration(),
                     .outputs = {}});
   if (steps_.size() == 1) StartClock(now);
   actions->push_back(SendPlan{epoch_, event.step});
@@ -249,17 +250,19 @@ void Group::On(absl::Time now, const StepReplied& event, Actions* actions) {
   step->has_replied[event.rank] = true;
   if (IsInLastStage(event.rank)) step->token_hash = event.token_hash;
   if (event.rank == num_ranks() - options_.tensor_parallel_size) step->outputs = event.outputs;
+  step->duration = std::max(step->duration, event.duration);
   if (--step->num_missing > 0) return;
   // Every rank has answered the steps before it: it is the oldest.
   StepResult result;
   result.step = event.step;
   result.outputs = std::move(step->outputs);
+  const absl::Duration duration = step->duration;
   steps_.pop_front();
   ++num_steps_;
   is_warm_ = is_warm_ || num_steps_ >= options_.num_warmup_steps;
   if (!steps_.empty()) StartClock(now);
   backoff_ = absl::ZeroDuration();
-  actions->push_back(CommitPlan{std::move(result)});
+  actions->push_back(CommitPlan{std::move(result), duration});
 }
 
 void Group::On(absl::Time now, const ResultRefused& event, Actions* actions) {

@@ -84,6 +84,9 @@ struct StepReplied {
   uint64_t state_hash;
   uint64_t token_hash;             // ranks of the last stage
   std::vector<RowOutput> outputs;  // first rank of the last stage
+  // That the rank took for the step, its waits for peers included; in a pipeline without them: a
+  // stage waits for other steps. Zero: not known.
+  absl::Duration duration = absl::ZeroDuration();
 };
 struct ResultRefused {  // by Scheduler::CommitStep
   absl::Status status;
@@ -116,6 +119,7 @@ struct AbortRank {  // unblock it and close its stream, if it still lives
 };
 struct CommitPlan {  // Scheduler::CommitStep
   StepResult result;
+  absl::Duration duration;  // of the rank that took longest; zero: not known
 };
 struct ReplayAll {};   // Scheduler::Reset
 struct FailRequests {  // Scheduler::FailAll
@@ -188,6 +192,7 @@ class Group {
     std::vector<bool> has_replied;
     uint32_t num_missing;
     std::optional<uint64_t> token_hash;
+    absl::Duration duration;
     std::vector<RowOutput> outputs;
   };
   using Actions = std::vector<GroupAction>;

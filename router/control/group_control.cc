@@ -1,11 +1,15 @@
 #include "router/control/group_control.h"
 
 #include <algorithm>
+#include <cmath>
 #include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "glog/logging.h"
+#include "router/control/first_token.h"
+#include "router/control/retry_hint.h"
 
 namespace shoal::router {
 
@@ -21,6 +25,7 @@ absl::Status GroupControl::Submit(absl::Time now, std::vector<Request> sequences
     return absl::UnavailableError(
         absl::StrCat("no worker group is ready: ", group_.last_failure().message()));
   }
+  if (!sequences.empty()) SHOAL_RETURN_IF_ERROR(CheckFirstToken(now, sequences.front()));
   std::vector<uint64_t> accepted;
   for (Request& sequence : sequences) {
     const uint64_t id = sequence.id;
@@ -31,6 +36,45 @@ absl::Status GroupControl::Submit(absl::Time now, std::vector<Request> sequences
     accepted.push_back(id);
   }
   return absl::OkStatus();
+}
+
+// Its choices share the prompt, so one stands for all.
+absl::Status GroupControl::CheckFirstToken(absl::Time now, const Request& request) {
+  if (request.deadline == absl::InfiniteFuture() || request.deadline <= now) {
+    return absl::OkStatus();
+  }
+  const Backlog backlog = scheduler_->BacklogOf(request);
+  const FirstTokenPrediction first =
+      PredictFirstToken(backlog, cost_, scheduler_->options().max_batch_tokens, mean_output_);
+  const absl::Duration left = request.deadline - now;
+  if (first.total <= left) return absl::OkStatus();
+  const auto rounded = [](absl::Duration duration) {
+    return absl::FormatDuration(absl::Ceil(duration, absl::Milliseconds(1)));
+  };
+  std::string message =
+      absl::StrCat("the first token would come in about ", rounded(first.total),
+                   ", after the deadline in ", rounded(left), ": ", backlog.num_waiting_ahead,
+                   " sequences wait ahead, with ", backlog.num_tokens_ahead,
+                   " prompt tokens to compute before its own ", backlog.num_own_tokens);
+  if (first.alone > left) {
+    absl::StrAppend(&message, ", which alone take ", rounded(first.alone),
+                    "; give it more time or shorten the prompt");
+    return absl::ResourceExhaustedError(message);
+  }
+  absl::StrAppend(&message, "; retry later or give it more time");
+  return WithRetryHint(absl::ResourceExhaustedError(message), first.total - left);
+}
+
+// Of the next step.
+uint32_t GroupControl::MaxPrefillTokens() const {
+  constexpr uint32_t kLeast = 16;  // so that prompts go on
+  const uint32_t most = scheduler_->options().max_batch_tokens;
+  if (options_.inter_token_target == absl::ZeroDuration()) return most;
+  const StepWork decodes = scheduler_->DecodeWork();
+  if (decodes.num_tokens == 0 || cost_.Predict(decodes) == absl::ZeroDuration()) return most;
+  // Where a step without prompts takes nearly as long, prompts have as much again.
+  const absl::Duration target = std::max(options_.inter_token_target, 2 * cost_.Predict(decodes));
+  return std::max(kLeast, cost_.TokensWithin(target, decodes, 0, most));
 }
 
 void GroupControl::Cancel(absl::Time now, uint64_t id, absl::string_view reason) {
@@ -70,7 +114,7 @@ void GroupControl::Do(absl::Time now, const GroupAction& action) {
   const auto visitor = [this, now](const auto& concrete) {
     using Action = std::decay_t<decltype(concrete)>;
     if constexpr (std::is_same_v<Action, CommitPlan>) {
-      Commit(now, concrete.result);
+      Commit(now, concrete);
     } else if constexpr (std::is_same_v<Action, ReplayAll>) {
       CountStepTime(now);
       sent_plans_.clear();
@@ -87,8 +131,8 @@ void GroupControl::Do(absl::Time now, const GroupAction& action) {
   std::visit(visitor, action);
 }
 
-void GroupControl::Commit(absl::Time now, const StepResult& result) {
-  absl::StatusOr<std::vector<Event>> events = scheduler_->CommitStep(now, result);
+void GroupControl::Commit(absl::Time now, const CommitPlan& commit) {
+  absl::StatusOr<std::vector<Event>> events = scheduler_->CommitStep(now, commit.result);
   if (!events.ok()) {
     refusal_ = ResultRefused{events.status()};
     return;
@@ -96,7 +140,9 @@ void GroupControl::Commit(absl::Time now, const StepResult& result) {
   CountStepTime(now);
   const SentPlan plan = sent_plans_.front();
   sent_plans_.pop_front();
-  predictor_.Observe(plan.num_tokens, now - std::max(plan.sent, last_commit_));
+  // The ranks' own figure has none of the router's delays.
+  const bool is_told = commit.duration > absl::ZeroDuration();
+  ObserveStep(plan.work, is_told ? commit.duration : now - std::max(plan.sent, last_commit_));
   last_commit_ = now;
   ++counters_.num_steps;
   counters_.num_prompt_tokens += plan.num_prompt_tokens;
@@ -105,8 +151,20 @@ void GroupControl::Commit(absl::Time now, const StepResult& result) {
     const bool has_stop_token =
         event.kind == Event::Kind::kFinished && event.outcome.reason == FinishReason::kStopToken;
     counters_.num_generated_tokens += has_stop_token ? 1 : 0;
+    if (event.kind != Event::Kind::kFinished) continue;
+    const double num_tokens = event.outcome.num_generated_tokens;
+    mean_output_ += (num_tokens - mean_output_) * (mean_output_ == 0 ? 1 : 1.0 / 32);
   }
   Append(*std::move(events));
+}
+
+void GroupControl::ObserveStep(const StepWork& work, absl::Duration duration) {
+  const absl::Duration predicted = cost_.Predict(work);
+  if (predicted > absl::ZeroDuration() && duration > absl::ZeroDuration()) {
+    const double error = std::abs(absl::FDivDuration(predicted, duration) - 1);
+    counters_.prediction_error += (error - counters_.prediction_error) / 64;
+  }
+  cost_.Observe(work, duration);
 }
 
 bool GroupControl::Plan(absl::Time now) {
@@ -117,13 +175,13 @@ bool GroupControl::Plan(absl::Time now) {
   if (!sent_plans_.empty() && !is_pipeline) {
     const SentPlan& running = sent_plans_.front();
     const absl::Time start = std::max(running.sent, last_commit_);
-    const absl::Time due = predictor_.NextPlanTime(start, running.num_tokens);
+    const absl::Time due = cost_.NextPlanTime(start, running.work);
     if (now < due) {
       if (sent_plans_.size() < options_.scheduler.max_plans_in_flight) plan_at_ = due;
       return false;
     }
   }
-  std::optional<StepPlan> plan = scheduler_->PlanStep(now);
+  std::optional<StepPlan> plan = scheduler_->PlanStep(now, MaxPrefillTokens());
   if (!plan.has_value()) return false;
   Send(now, *std::move(plan));
   return true;
@@ -137,15 +195,13 @@ void GroupControl::CountStepTime(absl::Time now) {
 
 void GroupControl::Send(absl::Time now, StepPlan plan) {
   CountStepTime(now);
-  SentPlan sent{.sent = now, .num_tokens = 0, .num_prompt_tokens = 0};
+  SentPlan sent{.sent = now, .work = scheduler_->newest_work(), .num_prompt_tokens = 0};
   for (const StepRow& row : plan.rows) {
-    sent.num_tokens += row.num_tokens;
     if (row.source == StepRow::Source::kLog) sent.num_prompt_tokens += row.num_tokens;
   }
   sent_plans_.push_back(sent);
-  const PlanMade made{.step = plan.step,
-                      .state_hash = plan.state_hash,
-                      .prediction = predictor_.Predict(sent.num_tokens)};
+  const PlanMade made{
+      .step = plan.step, .state_hash = plan.state_hash, .prediction = cost_.Predict(sent.work)};
   plan_ = std::move(plan);
   Handle(now, made);
 }

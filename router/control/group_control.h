@@ -9,9 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "router/control/cost_model.h"
 #include "router/control/group.h"
 #include "router/control/scheduler.h"
-#include "router/control/step_predictor.h"
 
 namespace shoal::router {
 
@@ -19,6 +19,9 @@ struct GroupControlOptions {
   GroupOptions group;
   // What the ranks' limits say (blocks, batch, sequence length) is filled in when they are known.
   SchedulerOptions scheduler;
+  // How long the steps of those who wait for their next token may be: the prompts in a step are
+  // cut so that it lasts about this. Zero: as long as max_batch_tokens make them.
+  absl::Duration inter_token_target = absl::ZeroDuration();
 };
 
 struct SendStep {  // to every rank
@@ -37,6 +40,8 @@ struct GroupCounters {
   uint64_t num_prompt_tokens = 0;  // computed by them; cache hits left out
   uint64_t num_generated_tokens = 0;
   absl::Duration step_time;  // while a plan was with the ranks
+  // |predicted / measured - 1| of a step's duration, averaged over about the last 64.
+  double prediction_error = 0;
 };
 
 // All that is decided for one worker group: its Group, its Scheduler, and when the next plan is
@@ -53,7 +58,8 @@ class GroupControl {
   void Start(absl::Time now);
 
   // All of the sequences or none. Errors: those of Scheduler::Submit; UNAVAILABLE while there is no
-  // group that they could hope for.
+  // group that they could hope for; RESOURCE_EXHAUSTED with a RetryHint when the first token would
+  // come after the deadline.
   absl::Status Submit(absl::Time now, std::vector<Request> sequences);
   // See Scheduler.
   void Cancel(absl::Time now, uint64_t id, absl::string_view reason);
@@ -81,14 +87,17 @@ class GroupControl {
  private:
   struct SentPlan {
     absl::Time sent;
-    uint32_t num_tokens;
+    StepWork work;
     uint32_t num_prompt_tokens;
   };
 
   void Handle(absl::Time now, const GroupEvent& event);
   void Do(absl::Time now, const GroupAction& action);
-  void Commit(absl::Time now, const StepResult& result);
+  void Commit(absl::Time now, const CommitPlan& commit);
   void MakeScheduler();
+  void ObserveStep(const StepWork& work, absl::Duration duration);
+  absl::Status CheckFirstToken(absl::Time now, const Request& request);
+  uint32_t MaxPrefillTokens() const;
   void Send(absl::Time now, StepPlan plan);
   void CountStepTime(absl::Time now);
   void Append(std::vector<Event> events);
@@ -96,7 +105,8 @@ class GroupControl {
   const GroupControlOptions options_;
   Group group_;
   std::optional<Scheduler> scheduler_;
-  StepPredictor predictor_;
+  CostModel cost_;
+  double mean_output_ = 0;                // tokens of an answer; 0: none has ended yet
   std::optional<ResultRefused> refusal_;  // of the commit that is under way
   std::optional<StepPlan> plan_;          // being sent
   std::deque<SentPlan> sent_plans_;       // with the ranks, oldest first

@@ -86,22 +86,63 @@ absl::Status Scheduler::Submit(absl::Time now, Request request) {
   auto sequence = std::make_unique<Sequence>(std::move(request), &pool_);
   Request& accepted = sequence->request;
   if (accepted.num_prompt_tokens == 0) accepted.num_prompt_tokens = sequence->log_size();
-  const absl::Duration since_epoch = accepted.arrival - absl::UnixEpoch();
-  absl::Duration remainder;
-  sequence->key = {
-      .rank = 1,
-      .level = absl::IDivDuration(since_epoch, options_.aging_interval, &remainder) -
-               static_cast<int64_t>(accepted.priority),
-      .deadline = accepted.deadline,
-      .arrival = accepted.arrival,
-      .number = next_number_++,
-  };
+  sequence->key = KeyOf(accepted, next_number_++);
   waiting_.insert(sequence.get());
   if (accepted.deadline != absl::InfiniteFuture()) {
     deadlines_.emplace(std::make_pair(accepted.deadline, sequence->key.number), sequence.get());
   }
   sequences_.emplace(id, std::move(sequence));
   return absl::OkStatus();
+}
+
+OrderKey Scheduler::KeyOf(const Request& request, uint64_t number) const {
+  const absl::Duration since_epoch = request.arrival - absl::UnixEpoch();
+  absl::Duration remainder;
+  return {.rank = 1,
+          .level = absl::IDivDuration(since_epoch, options_.aging_interval, &remainder) -
+                   static_cast<int64_t>(request.priority),
+          .deadline = request.deadline,
+          .arrival = request.arrival,
+          .number = number};
+}
+
+StepWork Scheduler::DecodeWork() const {
+  StepWork work;
+  for (const Sequence* sequence : running_) {
+    if (!sequence->is_decoding || !sequence->has_more_to_plan()) continue;
+    work.Add(sequence->num_planned, 1);
+    ++work.num_outputs;
+  }
+  return work;
+}
+
+Backlog Scheduler::BacklogOf(const Request& request) {
+  Backlog backlog;
+  backlog.decodes = DecodeWork();
+  backlog.num_free_slots = static_cast<uint32_t>(free_slots_.size());
+  const auto num_uncached = [this](Sequence* sequence) {
+    const PrefixMatch match = sequence->table.Find(sequence->log(), sequence->max_cached_tokens());
+    return sequence->log_size() -
+           static_cast<uint32_t>(match.block_ids.size()) * pool_.block_size();
+  };
+  for (const Sequence* sequence : running_) {
+    if (!sequence->is_decoding) {
+      backlog.num_tokens_ahead += sequence->log_size() - sequence->num_planned;
+    }
+    backlog.running.push_back(
+        {.num_generated = sequence->num_generated(),
+         .num_left = sequence->request.max_tokens - sequence->num_generated()});
+  }
+  const OrderKey key = KeyOf(request, next_number_);
+  for (Sequence* sequence : waiting_) {
+    if (key < sequence->key) break;
+    ++backlog.num_waiting_ahead;
+    backlog.num_tokens_ahead += num_uncached(sequence);
+  }
+  Sequence own(request, &pool_);
+  if (own.request.num_prompt_tokens == 0) own.request.num_prompt_tokens = own.log_size();
+  backlog.num_own_tokens = num_uncached(&own);
+  return backlog;
 }
 
 Sequence* Scheduler::Find(uint64_t id) const {

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "base/state_hash.h"
 #include "router/control/block_pool.h"
+#include "router/control/cost_model.h"
 #include "router/control/plan.h"
 #include "router/control/request.h"
 #include "router/control/sequence.h"
@@ -49,6 +50,20 @@ struct SchedulerStats {
   uint64_t num_prefix_queries = 0;  // tokens looked up in the prefix cache at admissions
   uint64_t num_prefix_hits = 0;     // tokens found
   uint64_t num_stalls = 0;          // times that work was there and nothing moved
+};
+
+// What there is to do before a request's first token, were it submitted now.
+struct Backlog {
+  uint64_t num_tokens_ahead = 0;   // of prompts that are being computed, or wait before it
+  uint32_t num_own_tokens = 0;     // that the cache does not have
+  uint32_t num_waiting_ahead = 0;  // sequences
+  uint32_t num_free_slots = 0;
+  struct Running {
+    uint32_t num_generated = 0;
+    uint32_t num_left = 0;  // tokens, at most
+  };
+  std::vector<Running> running;
+  StepWork decodes;  // one step of those that decode
 };
 
 // Batches the requests of one worker group step by step. Owns every sequence's token log, its
@@ -108,7 +123,15 @@ class Scheduler {
   std::vector<Event> FailAll(absl::Time now, const absl::Status& status);
 
   // The next step; nullopt when there is nothing to do, or nothing before the next commit.
-  std::optional<StepPlan> PlanStep(absl::Time now);
+  // `max_prefill_tokens`: of prompts, at most; at least 1.
+  std::optional<StepPlan> PlanStep(absl::Time now, uint32_t max_prefill_tokens = ~uint32_t{0});
+
+  // Of the plan made last. REQUIRES: it is with the ranks.
+  const StepWork& newest_work() const { return in_flight_.back().work; }
+  // Of one step of all sequences that decode.
+  StepWork DecodeWork() const;
+  // Cost: a look at each sequence.
+  Backlog BacklogOf(const Request& request);
 
   // Of the oldest plan with the ranks. REQUIRES: there is one. INTERNAL, with nothing changed, if
   // the result does not fit it: then the group is lost.
@@ -148,12 +171,14 @@ class Scheduler {
   struct InFlight {
     uint64_t step;
     std::vector<PlannedRow> rows;
+    StepWork work;
   };
   // A plan being made.
   struct Draft {
     absl::Time now;
     StepPlan plan;
     std::vector<PlannedRow> rows;
+    StepWork work;
     uint32_t budget = 0;           // tokens
     uint32_t prefill_budget = 0;   // of them, at most for prompts
     Sequence* draining = nullptr;  // a victim that plans still have: no row for it
@@ -170,6 +195,7 @@ class Scheduler {
 
   // scheduler.cc
   absl::Status CheckRequest(absl::Time now, const Request& request) const;
+  OrderKey KeyOf(const Request& request, uint64_t number) const;
   static Event MakeEvent(absl::Time now, Event::Kind kind, const Sequence& sequence);
   void EndWithEvent(absl::Time now, Sequence* sequence, Outcome outcome,
                     std::vector<Event>* events);

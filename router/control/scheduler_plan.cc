@@ -7,16 +7,17 @@
 
 namespace shoal::router {
 
-std::optional<StepPlan> Scheduler::PlanStep(absl::Time now) {
+std::optional<StepPlan> Scheduler::PlanStep(absl::Time now, uint32_t max_prefill_tokens) {
   if (!has_work() || in_flight_.size() >= options_.max_plans_in_flight) return std::nullopt;
   if (!in_flight_.empty() && !MayPlanAhead()) return std::nullopt;
   Draft draft;
   draft.now = now;
   draft.budget = options_.max_batch_tokens;
-  draft.prefill_budget = options_.max_batch_tokens;
+  draft.prefill_budget = max_prefill_tokens;
   if (is_pipeline()) {
-    draft.prefill_budget =
-        std::max(kMinPipelinePrefill, options_.max_batch_tokens / (4 * options_.num_stages));
+    draft.prefill_budget = std::min(
+        draft.prefill_budget,
+        std::max(kMinPipelinePrefill, options_.max_batch_tokens / (4 * options_.num_stages)));
   }
   if (num_suspects_ > 0) {
     PlanTrial(&draft);
@@ -289,6 +290,10 @@ void Scheduler::AddRow(Sequence* sequence, Draft* draft) {
     row.outputs = StepRow::Outputs::kLast;
   }
   planned.samples = reaches_end && row.outputs != StepRow::Outputs::kNone;
+  draft->work.Add(begin, row.num_tokens);
+  draft->work.num_outputs += row.outputs == StepRow::Outputs::kAll    ? row.num_tokens
+                             : row.outputs == StepRow::Outputs::kLast ? 1
+                                                                      : 0;
 
   sequence->num_planned = end;
   sequence->is_decoding = planned.samples;
@@ -331,7 +336,7 @@ StepPlan Scheduler::Seal(Draft draft) {
     state_hash_.OnAdvance(row.slot, row.num_tokens);
   }
   plan.state_hash = state_hash_.value();
-  in_flight_.push_back({.step = plan.step, .rows = std::move(draft.rows)});
+  in_flight_.push_back({.step = plan.step, .rows = std::move(draft.rows), .work = draft.work});
   return std::move(draft.plan);
 }
 

@@ -452,27 +452,5 @@ TEST_F(GroupShellTest, SendsNothingWhileIdle) {
   EXPECT_EQ(ranks_[0]->num_plans(), 6u);
 }
 
-TEST(StepPredictorTest, ThePlanAfterALongStepIsMadeShortlyBeforeItsEnd) {
-  StepPredictor predictor;
-  const absl::Time start = absl::UnixEpoch();
-  EXPECT_EQ(predictor.NextPlanTime(start, 8), start) << "nothing is known";
-  predictor.Observe(8, absl::Milliseconds(40));
-  EXPECT_EQ(predictor.NextPlanTime(start, 8), start + absl::Milliseconds(37));
-  predictor.Observe(1, absl::Milliseconds(4));
-  EXPECT_EQ(predictor.NextPlanTime(start, 1), start) << "a short step";
-}
-
-TEST(StepPredictorTest, ScalesUpFromWhatItKnows) {
-  StepPredictor predictor;
-  EXPECT_EQ(predictor.Predict(8), absl::ZeroDuration());
-  predictor.Observe(8, absl::Milliseconds(10));
-  EXPECT_EQ(predictor.Predict(8), absl::Milliseconds(10));
-  EXPECT_EQ(predictor.Predict(64), absl::Milliseconds(80));
-  EXPECT_EQ(predictor.Predict(2), absl::Milliseconds(10)) << "no more than a larger one";
-  predictor.Observe(9, absl::Milliseconds(20));
-  EXPECT_EQ(predictor.Predict(15), absl::Milliseconds(12.5));
-  EXPECT_GT(predictor.Predict(~0u), absl::ZeroDuration());
-}
-
 }  // namespace
 }  // namespace shoal::router

@@ -4,20 +4,23 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "router/control/retry_hint.h"
 #include "tests/router_control/puppet_cluster.h"
 #include "tests/router_control/puppet_group.h"
 
 namespace shoal::router {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
 class GroupControlTest : public testing::Test {
  protected:
-  static GroupControlOptions Options(uint32_t num_stages = 1) {
+  static GroupControlOptions Options(uint32_t num_stages, absl::Duration inter_token_target) {
     GroupControlOptions options;
+    options.inter_token_target = inter_token_target;
     options.group.pipeline_parallel_size = num_stages;
     options.group.version = "1";
     options.group.protocol_version = 1;
@@ -26,8 +29,11 @@ class GroupControlTest : public testing::Test {
     return options;
   }
 
-  explicit GroupControlTest(uint32_t num_stages = 1)
-      : num_ranks_(num_stages), control_(Options(num_stages)), rank_(PuppetOptions(num_stages)) {
+  explicit GroupControlTest(uint32_t num_stages = 1,
+                            absl::Duration inter_token_target = absl::ZeroDuration())
+      : num_ranks_(num_stages),
+        control_(Options(num_stages, inter_token_target)),
+        rank_(PuppetOptions(num_stages)) {
     control_.Start(now_);
   }
 
@@ -119,14 +125,15 @@ TEST_F(GroupControlTest, OnePlanACallAndTheNextAheadOfTheFirstOnesAnswer) {
 TEST_F(GroupControlTest, ThePlanAfterALongStepIsMadeShortlyBeforeItsEnd) {
   Join();
   ASSERT_TRUE(control_.Submit(now_, {MakeRequest(1)}).ok());
-  for (int i = 0; i < 3; ++i) {  // steps of 50 ms: one of 20 tokens, then of one
+  for (int i = 0; i < 6; ++i) {  // steps of 50 ms: one of 20 tokens, then of one
     ASSERT_TRUE(control_.Plan(now_));
     now_ += absl::Milliseconds(50);
     Answer(TakePlans().at(0));
   }
   ASSERT_TRUE(control_.Plan(now_));
   EXPECT_FALSE(control_.Plan(now_)) << "too early: who arrives now could not join it";
-  EXPECT_EQ(control_.NextDeadline(), now_ + absl::Milliseconds(50) - StepPredictor::kPlanningLead);
+  const absl::Time due = now_ + absl::Milliseconds(50) - CostModel::kPlanningLead;
+  EXPECT_LT(absl::AbsDuration(control_.NextDeadline() - due), absl::Milliseconds(4));
   now_ = control_.NextDeadline();
   EXPECT_TRUE(control_.Plan(now_));
 }
@@ -142,6 +149,100 @@ TEST_F(PipelineControlTest, ThePlanForTheNextStageIsMadeAtOnceHoweverLongStepsAr
   EXPECT_TRUE(control_.Plan(now_));
   EXPECT_TRUE(control_.Plan(now_));
   EXPECT_THAT(TakePlans(), SizeIs(2));
+}
+
+class DeadlineControlTest : public GroupControlTest {
+ protected:
+  explicit DeadlineControlTest(absl::Duration inter_token_target = absl::ZeroDuration())
+      : GroupControlTest(/*num_stages=*/1, inter_token_target) {}
+
+  // Steps that take 1 ms and 1 ms a token.
+  void RunSteps(int most = 1 << 20) {
+    for (int i = 0; i < most && control_.Plan(now_); ++i) {
+      const StepPlan plan = TakePlans().at(0);
+      uint32_t num_tokens = 0;
+      for (const StepRow& row : plan.rows) num_tokens += row.num_tokens;
+      now_ += absl::Milliseconds(1 + num_tokens);
+      Answer(plan);
+      control_.OnTimer(now_);
+    }
+  }
+  void Learn() {
+    for (uint64_t id = 1; id <= 12; ++id) {
+      ASSERT_TRUE(control_.Submit(now_, {MakeRequest(id, 10 * id)}).ok());
+      RunSteps();
+    }
+    control_.TakeEvents();
+  }
+  Request DueIn(uint64_t id, uint32_t num_prompt, absl::Duration time) {
+    Request request = MakeRequest(id, num_prompt);
+    request.token_ids = Prompt(num_prompt, static_cast<uint32_t>(100 + id));
+    request.arrival = now_;
+    request.deadline = now_ + time;
+    return request;
+  }
+};
+
+TEST_F(DeadlineControlTest, WhatCannotMakeItsDeadlineIsRefusedAtTheDoor) {
+  Join();
+  EXPECT_TRUE(control_.Submit(now_, {DueIn(50, 400, absl::Milliseconds(1))}).ok())
+      << "nothing is known of steps yet";
+  control_.Cancel(now_, 50, "by the test");
+  Learn();
+  EXPECT_TRUE(control_.Submit(now_, {DueIn(51, 120, absl::Milliseconds(200))}).ok());
+  RunSteps();
+  // 400 tokens are seven steps of 64 tokens: about 410 ms.
+  const absl::Status alone = control_.Submit(now_, {DueIn(52, 400, absl::Milliseconds(200))});
+  EXPECT_EQ(alone.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(alone.message(),
+              AllOf(HasSubstr("after the deadline in 200ms"), HasSubstr("which alone take")));
+  EXPECT_FALSE(RetryHint(alone).has_value()) << "it would be no better later";
+  EXPECT_FALSE(control_.scheduler()->has_work());
+}
+
+TEST_F(DeadlineControlTest, WhoIsRefusedIsToldWhenToComeBack) {
+  Join();
+  Learn();
+  ASSERT_TRUE(control_.Submit(now_, {DueIn(60, 450, absl::Seconds(10))}).ok());
+  RunSteps(1);
+  const absl::Status behind = control_.Submit(now_, {DueIn(61, 60, absl::Milliseconds(500))});
+  EXPECT_TRUE(behind.ok()) << "its deadline comes first: " << behind;
+  control_.Cancel(now_, 61, "by the test");
+  Request urgent = DueIn(62, 60, absl::Milliseconds(200));
+  const absl::Status status = control_.Submit(now_, {urgent});
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(status.message(), HasSubstr("retry later"));
+  const auto hint = RetryHint(status);
+  ASSERT_TRUE(hint.has_value());
+  EXPECT_GT(*hint, absl::Milliseconds(100));
+  EXPECT_LT(*hint, absl::Milliseconds(600));
+  // That is when it can be had.
+  const absl::Time again = now_ + *hint;
+  while (now_ < again) RunSteps(1);
+  urgent.arrival = now_;
+  urgent.deadline = now_ + absl::Milliseconds(200);
+  EXPECT_TRUE(control_.Submit(now_, {urgent}).ok());
+}
+
+class PacedControlTest : public DeadlineControlTest {
+ protected:
+  PacedControlTest() : DeadlineControlTest(absl::Milliseconds(30)) {}
+};
+
+TEST_F(PacedControlTest, PromptsAreCutSoThatTokensKeepComing) {
+  Join();
+  Learn();
+  ASSERT_TRUE(control_.Submit(now_, {MakeRequest(70, 10)}).ok());
+  RunSteps(2);
+  ASSERT_TRUE(control_.Submit(now_, {DueIn(71, 400, absl::Seconds(10))}).ok());
+  absl::Duration longest = absl::ZeroDuration();
+  for (int i = 0; i < 5; ++i) {
+    const absl::Time before = now_;
+    RunSteps(1);
+    longest = std::max(longest, now_ - before);
+  }
+  EXPECT_GT(longest, absl::Milliseconds(22)) << "as much as fits";
+  EXPECT_LT(longest, absl::Milliseconds(38));
 }
 
 TEST_F(GroupControlTest, StepTimeIsThatWithPlansUnderWay) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "tests/router_control/puppet_rank.h"
@@ -71,6 +72,8 @@ void ClientLedger::OnRefused(const ClientPlan& client, const absl::Status& statu
   const bool is_just =
       (absl::IsUnavailable(status) && !is_ready) ||
       (absl::IsResourceExhausted(status) && num_live + client.num_choices > room) ||
+      (absl::IsResourceExhausted(status) && stream.deadline != absl::InfiniteFuture() &&
+       absl::StrContains(status.message(), "the first token would come")) ||
       (absl::IsDeadlineExceeded(status) && stream.deadline != absl::InfiniteFuture());
   if (!is_just) Violation(stream, "refusal: without cause: ", status.ToString());
 }

@@ -174,6 +174,8 @@ Scenario Scenario::Make(uint64_t seed) {
   scenario.options.scheduler = MakeSchedulerOptions(&random);
   scenario.options.group = MakeGroupOptions(&random);
   const router::GroupOptions& group = scenario.options.group;
+  Random pace(seed, /*owner=*/1u << 20);
+  if (pace.OneIn(2)) scenario.options.inter_token_target = Milliseconds(pace.Between(1, 40));
   scenario.options.scheduler.num_stages = group.pipeline_parallel_size;
   scenario.num_ranks = group.tensor_parallel_size * group.pipeline_parallel_size;
   scenario.step_time = random.Between(absl::Microseconds(200), Milliseconds(10));
