@@ -31,6 +31,13 @@ void AddRouterOptions(CLI::App* app, ServeFlags* flags) {
       ->check(Within(1, 17));
   pass("--stage-layers", "layers of each stage: 17,13; default: so that all read as many weights")
       ->type_name("N,...");
+  pass("--profile",
+       "latency: tokens come at most some 50 ms apart, however long the prompts beside them; "
+       "balanced: 100 ms; throughput: steps as large as --max-batch-tokens [auto: balanced]")
+      ->check(CLI::IsMember({"auto", "latency", "balanced", "throughput"}));
+  pass("--inter-token-target",
+       "between tokens, that prompts beside them may make; 0: any [the profile's]")
+      ->check(Within(0.0, 1e6, "SECONDS"));
   pass("--kv-cache-bytes",
        "of each rank: 500000000 or 2GiB; 0: what its memory holds, at most 40 % of it. Address "
        "space until used [0]")
