@@ -7,9 +7,8 @@
 namespace shoal::router {
 namespace {
 
-// The prior: how much a token may cost (ms), how alike the costs per token of neighbouring knots
-// are, and what an attended pair and an output may cost.
-constexpr double kTokenCost = 10;
+// The prior: how alike the costs per token of neighbouring knots are, and what an attended pair and
+// an output may cost, in tokens.
 constexpr double kLikeness = 0.98;
 constexpr double kAttendedCost = 1e-3;
 constexpr double kOutputCost = 1;
@@ -25,22 +24,24 @@ double KnotAt(int knot) { return static_cast<double>(uint64_t{1} << knot); }
 
 }  // namespace
 
-CostModel::CostModel() {
+void CostModel::SetPrior(const StepWork& first, double measured_ms) {
+  const double any = std::max(measured_ms, kSmallestNoise);
+  const double token = any / std::max(first.num_tokens, 1u);
   for (int i = 0; i < kKnots; ++i) {
     for (int j = 0; j < kKnots; ++j) {
-      covariance_[i][j] = kTokenCost * kTokenCost * KnotAt(i) * KnotAt(j) *
-                          std::pow(kLikeness, std::abs(i - j));
+      const double likeness = std::pow(kLikeness, std::abs(i - j));
+      covariance_[i][j] = any * any + token * token * KnotAt(i) * KnotAt(j) * likeness;
     }
   }
-  covariance_[kKnots][kKnots] = kAttendedCost * kAttendedCost;
-  covariance_[kKnots + 1][kKnots + 1] = kOutputCost * kOutputCost;
+  covariance_[kKnots][kKnots] = std::pow(token * kAttendedCost, 2);
+  covariance_[kKnots + 1][kKnots + 1] = std::pow(token * kOutputCost, 2);
 }
 
 CostModel::Vector CostModel::Features(const StepWork& work) {
   Vector features{};
   const auto tokens = static_cast<double>(std::max(work.num_tokens, 1u));
-  const int knot = std::min(static_cast<int>(std::bit_width(std::max(work.num_tokens, 1u))) - 1,
-                            kKnots - 2);
+  const int knot =
+      std::min(static_cast<int>(std::bit_width(std::max(work.num_tokens, 1u))) - 1, kKnots - 2);
   const double share = (tokens - KnotAt(knot)) / KnotAt(knot);  // of the way to the next knot
   features[knot] = 1 - share;
   features[knot + 1] = share;
@@ -50,6 +51,7 @@ CostModel::Vector CostModel::Features(const StepWork& work) {
 }
 
 void CostModel::Observe(const StepWork& work, absl::Duration duration) {
+  if (num_observations_ == 0) SetPrior(work, absl::ToDoubleMilliseconds(duration));
   const Vector features = Features(work);
   Vector gain{};  // covariance times features, then the filter's gain
   double expected = 0;

@@ -28,16 +28,15 @@ struct StepWork {
 //
 // f is linear between powers of two of tokens, which follows the memory-bound floor of small steps
 // and the kernels' tiles; a and b are numbers. All are estimated together by a Kalman filter
-// (R. E. Kalman, 1960), so that each step corrects what it depends on and leaves the rest alone. The
-// prior says that neighbouring sizes cost about the same per token: a size that was never seen is
-// taken to cost in proportion to the nearest that was. A step that takes several times its
-// prediction (the machine was busy elsewhere) counts for a part of that.
+// (R. E. Kalman, 1960), so that each step corrects what it depends on and leaves the rest alone.
+// The prior takes its scale from the first step: up to all of it may be what any step costs, the
+// rest goes with tokens, and neighbouring sizes cost about the same per token. So a size that was
+// never seen is taken to cost somewhat less than in proportion to the nearest that was. A step that
+// takes several times its prediction (the machine was busy elsewhere) counts for a part of that.
 //
 // A value type; no clock. Cost: some 2 us a step.
 class CostModel {
  public:
-  CostModel();
-
   void Observe(const StepWork& work, absl::Duration duration);
 
   // Zero while nothing is known.
@@ -66,6 +65,7 @@ class CostModel {
   using Vector = std::array<double, kSize>;
 
   static Vector Features(const StepWork& work);
+  void SetPrior(const StepWork& first, double measured_ms);
 
   Vector weights_{};                        // milliseconds, for each feature
   std::array<Vector, kSize> covariance_{};  // of their errors

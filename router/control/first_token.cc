@@ -43,13 +43,12 @@ FirstTokenPrediction PredictFirstToken(const Backlog& backlog, const CostModel& 
       prefill_tokens > num_decoding ? prefill_tokens - num_decoding : 1;
   FirstTokenPrediction prediction;
   prediction.alone = PrefillTime(backlog.num_own_tokens, prefill_tokens, {}, model);
-  const absl::Duration prefill =
-      PrefillTime(backlog.num_tokens_ahead + backlog.num_own_tokens, tokens_per_step,
-                  backlog.decodes, model);
-  const absl::Duration slot =
-      model.Predict(backlog.decodes) * StepsToASlot(backlog, mean_output);
+  const absl::Duration prefill = PrefillTime(backlog.num_tokens_ahead + backlog.num_own_tokens,
+                                             tokens_per_step, backlog.decodes, model);
+  const absl::Duration slot = model.Predict(backlog.decodes) * StepsToASlot(backlog, mean_output);
   // Prompts ahead are computed while it waits for a slot.
-  const absl::Duration own = PrefillTime(backlog.num_own_tokens, tokens_per_step, backlog.decodes, model);
+  const absl::Duration own =
+      PrefillTime(backlog.num_own_tokens, tokens_per_step, backlog.decodes, model);
   prediction.total = std::max(prefill, slot + own);
   return prediction;
 }

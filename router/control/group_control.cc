@@ -74,7 +74,7 @@ uint32_t GroupControl::MaxPrefillTokens() const {
   if (decodes.num_tokens == 0 || cost_.Predict(decodes) == absl::ZeroDuration()) return most;
   // Where a step without prompts takes nearly as long, prompts have as much again.
   const absl::Duration target = std::max(options_.inter_token_target, 2 * cost_.Predict(decodes));
-  return std::max(kLeast, cost_.TokensWithin(target, decodes, 0, most));
+  return std::max(kLeast, cost_.TokensWithin(target, decodes, scheduler_->PrefillPosition(), most));
 }
 
 void GroupControl::Cancel(absl::Time now, uint64_t id, absl::string_view reason) {
@@ -200,8 +200,11 @@ void GroupControl::Send(absl::Time now, StepPlan plan) {
     if (row.source == StepRow::Source::kLog) sent.num_prompt_tokens += row.num_tokens;
   }
   sent_plans_.push_back(sent);
+  // A step goes through all stages, and what is predicted is one.
   const PlanMade made{
-      .step = plan.step, .state_hash = plan.state_hash, .prediction = cost_.Predict(sent.work)};
+      .step = plan.step,
+      .state_hash = plan.state_hash,
+      .prediction = cost_.Predict(sent.work) * options_.group.pipeline_parallel_size};
   plan_ = std::move(plan);
   Handle(now, made);
 }

@@ -116,6 +116,13 @@ StepWork Scheduler::DecodeWork() const {
   return work;
 }
 
+uint32_t Scheduler::PrefillPosition() const {
+  for (const Sequence* sequence : running_) {
+    if (!sequence->is_decoding) return sequence->num_planned;
+  }
+  return 0;
+}
+
 Backlog Scheduler::BacklogOf(const Request& request) {
   Backlog backlog;
   backlog.decodes = DecodeWork();

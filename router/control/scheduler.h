@@ -130,6 +130,8 @@ class Scheduler {
   const StepWork& newest_work() const { return in_flight_.back().work; }
   // Of one step of all sequences that decode.
   StepWork DecodeWork() const;
+  // Of the first prompt that is being computed: what of it the plans so far compute; else 0.
+  uint32_t PrefillPosition() const;
   // Cost: a look at each sequence.
   Backlog BacklogOf(const Request& request);
 

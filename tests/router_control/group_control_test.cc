@@ -245,6 +245,20 @@ TEST_F(PacedControlTest, PromptsAreCutSoThatTokensKeepComing) {
   EXPECT_LT(longest, absl::Milliseconds(38));
 }
 
+// Its first step after a pause goes through all stages while nothing else is with the ranks.
+TEST_F(PipelineControlTest, AStepHasTimeForEachOfItsStages) {
+  Join();
+  ASSERT_TRUE(control_.Submit(now_, {MakeRequest(1)}).ok());
+  for (int i = 0; i < 7; ++i) {
+    ASSERT_TRUE(control_.Plan(now_));
+    now_ += absl::Seconds(2);
+    Answer(TakePlans().at(0));
+  }
+  ASSERT_TRUE(control_.Plan(now_));
+  EXPECT_GT(control_.group().NextDeadline() - now_, absl::Seconds(30));
+  EXPECT_LT(control_.group().NextDeadline() - now_, absl::Seconds(50));
+}
+
 TEST_F(GroupControlTest, StepTimeIsThatWithPlansUnderWay) {
   Join();
   ASSERT_TRUE(control_.Submit(now_, {MakeRequest(1)}).ok());
