@@ -58,9 +58,12 @@ void PrintCluster(const v1::GetClusterStatusResponse& cluster, std::ostream* out
   table.AddRow({"tokens", absl::StrFormat("%d prompt, %d cached, %d generated in %d steps",
                                           cluster.prompt_tokens(), cluster.cached_tokens(),
                                           cluster.generated_tokens(), cluster.steps())});
-  table.AddRow({"step time", absl::StrFormat("%s, predicted to within %.0f%%",
-                                             FormatSeconds(cluster.step_time()),
-                                             100 * cluster.step_prediction_error())});
+  std::string step_time = FormatSeconds(cluster.step_time());
+  if (cluster.step_prediction_error() > 0) {
+    absl::StrAppendFormat(&step_time, ", predicted to within %.0f%%",
+                          100 * cluster.step_prediction_error());
+  }
+  table.AddRow({"step time", step_time});
   table.AddRow({"blocks", absl::StrFormat("%d held, %d cached, %d free of %d",
                                           cluster.blocks_held(), cluster.blocks_cached(),
                                           cluster.blocks_free(), cluster.blocks_total())});

@@ -342,6 +342,23 @@ TEST(ExecutorTest, FindsTheFirstRowThatIsNotFinite) {
   EXPECT_EQ(rank.executor().FirstNonfiniteRow(), 2);
 }
 
+// The first token of a sequence, whose logits are wanted.
+struct OneToken {
+  int32_t zero = 0;
+  int32_t rows[2] = {0, 1};
+  const int32_t* table = &zero;
+
+  StepInput input() const {
+    return {.tokens = {&zero, 1},
+            .layout = {.rows = 1,
+                       .num_seqs = 1,
+                       .seq_row_begin = rows,
+                       .positions = &zero,
+                       .block_tables = &table},
+            .output_rows = {&zero, 1}};
+  }
+};
+
 TEST(ExecutorTest, NamesTheCollectiveItWaitsInAndReturnsTheReasonOfAnAbort) {
   const auto file = MakeTinyFile({});
   RankModel::Options options = SmallOptions(2);
@@ -351,16 +368,8 @@ TEST(ExecutorTest, NamesTheCollectiveItWaitsInAndReturnsTheReasonOfAnAbort) {
   const auto transports = parallel::NewLocalTransports(
       {.size = 2, .op_timeout = absl::Seconds(60), .allow_spin = false});
   ASSERT_TRUE(transports.ok()) << transports.status();
-  const int32_t zero = 0;
-  const int32_t rows[] = {0, 1};
-  const int32_t* table = &zero;
-  const StepInput input{.tokens = {&zero, 1},
-                        .layout = {.rows = 1,
-                                   .num_seqs = 1,
-                                   .seq_row_begin = rows,
-                                   .positions = &zero,
-                                   .block_tables = &table},
-                        .output_rows = {&zero, 1}};
+  const OneToken step;
+  const StepInput input = step.input();
   Executor& executor = (*model)->executor();
   absl::Status status;
   std::thread rank([&] {
@@ -390,16 +399,8 @@ TEST(ExecutorTest, NamesTheStageItWaitsFor) {
   const auto transports = parallel::NewLocalTransports(
       {.size = 2, .op_timeout = absl::Seconds(60), .allow_spin = false});
   ASSERT_TRUE(transports.ok()) << transports.status();
-  const int32_t zero = 0;
-  const int32_t rows[] = {0, 1};
-  const int32_t* table = &zero;
-  const StepInput input{.tokens = {&zero, 1},
-                        .layout = {.rows = 1,
-                                   .num_seqs = 1,
-                                   .seq_row_begin = rows,
-                                   .positions = &zero,
-                                   .block_tables = &table},
-                        .output_rows = {&zero, 1}};
+  const OneToken step;
+  const StepInput input = step.input();
   Executor& executor = (*model)->executor();
   absl::Status status;
   std::thread rank([&] {
