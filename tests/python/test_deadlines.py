@@ -25,8 +25,8 @@ def test_who_cannot_make_it_is_refused_with_the_time_to_come_back(cluster):
         assert time.monotonic() - begin < 10
     begin = time.monotonic()
     with pytest.raises(grpc.RpcError) as refused:
-        cluster.generate([1, 2, 3], timeout=0.15, max_tokens=4)
-    assert time.monotonic() - begin < 0.1, "before its deadline"
+        cluster.generate([1, 2, 3], timeout=0.5, max_tokens=4)
+    assert time.monotonic() - begin < 0.45, "before its deadline"
     error = refused.value
     assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "the first token would come in about" in error.details() and "retry later" in error.details()
@@ -51,18 +51,22 @@ def test_status_says_how_well_steps_are_predicted(cluster):
     assert 0 < cluster.status().step_prediction_error < 1
 
 
-@pytest.mark.parametrize("flags, is_paced", [(["--inter-token-target", 0.004], True), (["--profile", "throughput"], False)])
-def test_prompts_beside_a_stream_are_cut_to_the_target(models, flags, is_paced):
-    """Counted in steps, not in seconds: a paced prompt takes many more of them."""
-    model = models(ctx=2048, layers=8)
+def steps_of_a_prompt_beside_a_stream(model, *flags):
     with Cluster(model, "--max-batch-tokens", 512, *flags) as cluster:
         for i in range(6):
             cluster.generate(LONG[i][:100 * i + 40], max_tokens=30, ignore_eos=True)
         stream = cluster.stream([5, 6, 7], max_tokens=400, ignore_eos=True)
         next(stream)
         before = cluster.status().steps
-        done = cluster.generate(LONG[10], max_tokens=1, ignore_eos=True)
+        cluster.generate(LONG[10], max_tokens=1, ignore_eos=True)
         steps = cluster.status().steps - before
-        collect(stream)
-        assert len(done.ids) == 1
-        assert (steps > 12) == is_paced, steps
+        stream.cancel()
+        return steps
+
+
+def test_prompts_beside_a_stream_are_cut_to_the_target(models):
+    """Counted in steps, not in seconds: a paced prompt takes many more of them."""
+    model = models(ctx=2048, layers=8)
+    whole = steps_of_a_prompt_beside_a_stream(model, "--profile", "throughput")
+    paced = steps_of_a_prompt_beside_a_stream(model, "--inter-token-target", 0.004)
+    assert paced > whole + 10, (paced, whole)
