@@ -86,6 +86,7 @@ absl::Status Retryable(absl::Status status) {
   if (!passes || RetryAfter(status) != absl::InfiniteDuration()) return status;
   const absl::Duration delay = RetryHint(status).value_or(kRetryDelay);
   status.ErasePayload(kRetryHint);
+  if (delay == absl::InfiniteDuration()) return status;
   return WithRetryAfter(std::move(status), std::max(delay, absl::Milliseconds(1)));
 }
 

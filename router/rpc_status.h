@@ -47,7 +47,8 @@ absl::Status WithRetryAfter(absl::Status status, absl::Duration delay);
 absl::Duration RetryAfter(const absl::Status& status);
 
 // UNAVAILABLE and RESOURCE_EXHAUSTED get RetryInfo if they have none, of their RetryHint
-// (control/retry_hint.h) or else a second; other codes are left alone.
+// (control/retry_hint.h) or else a second; other codes, and what would be refused again, are left
+// alone.
 // For what passes by itself: a full queue, a group that is loading or comes back.
 absl::Status Retryable(absl::Status status);
 

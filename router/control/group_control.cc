@@ -59,7 +59,7 @@ absl::Status GroupControl::CheckFirstToken(absl::Time now, const Request& reques
   if (first.alone > left) {
     absl::StrAppend(&message, ", which alone take ", rounded(first.alone),
                     "; give it more time or shorten the prompt");
-    return absl::ResourceExhaustedError(message);
+    return WithRetryHint(absl::ResourceExhaustedError(message), absl::InfiniteDuration());
   }
   absl::StrAppend(&message, "; retry later or give it more time");
   return WithRetryHint(absl::ResourceExhaustedError(message), first.total - left);

@@ -59,7 +59,7 @@ class GroupControl {
 
   // All of the sequences or none. Errors: those of Scheduler::Submit; UNAVAILABLE while there is no
   // group that they could hope for; RESOURCE_EXHAUSTED with a RetryHint when the first token would
-  // come after the deadline.
+  // come after the deadline; infinite when its own prompt alone takes longer.
   absl::Status Submit(absl::Time now, std::vector<Request> sequences);
   // See Scheduler.
   void Cancel(absl::Time now, uint64_t id, absl::string_view reason);

@@ -43,6 +43,7 @@ def test_a_prompt_that_takes_longer_than_there_is_time_is_told_so(cluster):
     assert refused.value.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED)
     if refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED:  # else the machine was too busy even to refuse
         assert "which alone take" in refused.value.details()
+        assert "grpc-retry-pushback-ms" not in dict(refused.value.trailing_metadata()), "it would be no better later"
 
 
 def test_status_says_how_well_steps_are_predicted(cluster):
