@@ -37,8 +37,6 @@ struct RegionShape {
   int size = 0;
   size_t slot_bytes = 0;          // of a piece of a collective
   size_t message_slot_bytes = 0;  // of a piece of a message
-
-  bool operator==(const RegionShape&) const = default;
 };
 
 // The memory that the ranks of a group share. A view: it does not own the memory.

@@ -28,17 +28,17 @@
 namespace shoal::router {
 
 struct GroupShellOptions {
-  std::vector<std::string> addresses;                        // [rank]
-  GroupOptions group;                                        // version and protocol included
-  SchedulerOptions scheduler;                                // see GroupControlOptions
-  absl::Duration inter_token_target = absl::ZeroDuration();  // likewise
-  worker::v1::LoadShardRequest load;                         // but for the rank
-  std::string model_name;                                    // empty: the model's own
-  std::string owner_id;                                      // unique to this process
-  std::string token;                                         // of the cluster, see WorkerClient
-  bool take_over = false;             // from another router whose streams live
-  std::function<absl::Time()> clock;  // any thread
-  std::function<uint64_t()> random;   // the shell's thread
+  std::vector<std::string> addresses;  // [rank]
+  GroupOptions group;                  // version and protocol included
+  SchedulerOptions scheduler;          // see GroupControlOptions
+  absl::Duration inter_token_target;   // likewise
+  worker::v1::LoadShardRequest load;   // but for the rank
+  std::string model_name;              // empty: the model's own
+  std::string owner_id;                // unique to this process
+  std::string token;                   // of the cluster, see WorkerClient
+  bool take_over = false;              // from another router whose streams live
+  std::function<absl::Time()> clock;   // any thread
+  std::function<uint64_t()> random;    // the shell's thread
   // Health has changed. On the shell's thread; must not block, nor call the shell.
   std::function<void(bool is_ready)> on_readiness = [](bool) {};
   // A rank hangs; `pid` is the process's, on its host. Likewise.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/protocol_version.h"
 #include "glog/logging.h"
 
 namespace shoal::router {
@@ -167,7 +168,7 @@ void RankLink::Join(uint64_t epoch, const std::string& rendezvous,
 
 void RankLink::OpenStream(uint64_t epoch) {
   client_.OpenStream(
-      absl::StrCat(options_.owner_id, "/", epoch),
+      base::EpochName(options_.owner_id, epoch),
       {.opened =
            [this, epoch] {
              status_.state = RankState::kReady;

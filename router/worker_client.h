@@ -54,7 +54,7 @@ class WorkerClient {
     std::function<void(const absl::Status&)> closed;
   };
   // Opens the Execute stream, closing an older one silently.
-  // `epoch`: "OWNER/COUNTER".
+  // `epoch`: base::EpochName.
   void OpenStream(const std::string& epoch, StreamCallbacks callbacks);
   // REQUIRES: OpenStream was called. A plan that does not reach the rank shows as `closed`.
   void Send(const grpc::ByteBuffer& plan);

@@ -128,7 +128,7 @@ class ExecuteLoop::Call {
   grpc::ServerAsyncReaderWriter<v1::ExecuteResponse, v1::ExecuteRequest> stream_;
   v1::ExecuteRequest request_;
   v1::StepPlan plan_;
-  std::deque<v1::ExecuteResponse> responses_;  // at most two: plans are two deep
+  std::deque<v1::ExecuteResponse> responses_;  // of plans under way
   v1::ExecuteResponse sent_;
   std::string epoch_;  // empty: not opened
   int outstanding_ = 0;

@@ -9,7 +9,7 @@
 namespace shoal::worker {
 
 // The rank's loop: one thread that takes plans from Execute streams, runs them and answers. The
-// next plan is read while a step runs (two plans deep); answers keep the plans' order.
+// next plan is read while a step runs; answers keep the plans' order.
 //
 // A stream that fails (a plan of another epoch, a lost peer) is finished with the error; the router
 // opens a new one with its next epoch.

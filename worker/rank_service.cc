@@ -14,9 +14,8 @@
 #include "base/status_macros.h"
 #include "glog/logging.h"
 #include "kernels/quant/kv_type.h"
-#include "parallel/shared_region.h"
-#include "parallel/shm_transport.h"
 #include "parallel/topology.h"
+#include "worker/connect_peers.h"
 #include "worker/model_description.h"
 #include "worker/plan_codec.h"
 
@@ -26,12 +25,8 @@ namespace {
 constexpr size_t kDescriptionChunk = 1 << 20;
 constexpr uint32_t kMaxTracedSteps = 1000;
 constexpr absl::Duration kMaxTraceTime = absl::Minutes(10);
-constexpr absl::Duration kConnectTimeout = absl::Seconds(10);
-// A rank that waits this long for a peer gives up by itself; the router's step deadline comes
-// first.
 // Of a router that joined: it opens its stream when all ranks have.
 constexpr absl::Duration kOpenTimeout = absl::Seconds(10);
-constexpr absl::Duration kCollectiveTimeout = absl::Seconds(120);
 
 grpc::Status ToGrpc(const absl::Status& status) {
   // absl's codes are gRPC's.
@@ -59,7 +54,16 @@ absl::StatusOr<parallel::Topology> TopologyOf(const v1::LoadShardRequest& reques
 }
 
 std::string EpochName(const v1::Epoch& epoch) {
-  return absl::StrCat(epoch.owner_id(), "/", epoch.counter());
+  return base::EpochName(epoch.owner_id(), epoch.counter());
+}
+
+template <typename Message>
+void FillPosition(const RankEngine& engine, Message* message) {
+  const RankEngine::Position position = engine.position();
+  message->set_step(position.step);
+  message->set_op(position.op);
+  message->set_collective(position.operations);
+  if (position.waiting_for >= 0) message->set_waiting_for_rank(position.waiting_for);
 }
 
 }  // namespace
@@ -271,38 +275,6 @@ absl::Status RankService::BeginEpoch(const v1::JoinGroupRequest& request,
   return absl::OkStatus();
 }
 
-// On all ranks in the same order, so that they do not wait for each other in a circle.
-absl::StatusOr<OwnedPeers> RankService::Connect(const v1::JoinGroupRequest& request,
-                                                const RankModel& model, int cancel_fd) const {
-  parallel::ShmOptions options;
-  options.connect_timeout = kConnectTimeout;
-  if (request.has_timeout()) {
-    options.connect_timeout =
-        absl::Seconds(request.timeout().seconds()) + absl::Nanoseconds(request.timeout().nanos());
-  }
-  options.cancel_fd = cancel_fd;
-  options.op_timeout = kCollectiveTimeout;
-  options.allow_spin = options_.spin;
-  OwnedPeers peers;
-  if (model.tp() > 1) {
-    options.nonce = request.rendezvous();
-    options.rank = model.shard();
-    options.size = model.tp();
-    SHOAL_ASSIGN_OR_RETURN(peers.shards, parallel::ConnectShm(options));
-  }
-  if (model.pp() > 1) {
-    options.nonce = request.pipeline_rendezvous();
-    options.rank = model.stage();
-    options.size = model.pp();
-    // A whole step fits: a stage goes on to its next step when the one after it is still busy.
-    options.slot_bytes = 4096;  // it only sends
-    options.message_slot_bytes =
-        std::min(parallel::SharedRegion::kMaxSlotBytes, model.boundary_bytes());
-    SHOAL_ASSIGN_OR_RETURN(peers.stages, parallel::ConnectShm(options));
-  }
-  return peers;
-}
-
 bool RankService::IsOwned() const {
   return stream_lives_ || joining_ != nullptr || absl::Now() < stream_expected_until_;
 }
@@ -323,7 +295,9 @@ absl::Status RankService::JoinPeers(const v1::JoinGroupRequest& request,
       absl::StrCat("epoch ", EpochName(request.epoch()), " replaces the one that ran")));
   base::MutexLock run(&run_mutex_);
   joined->EndEpoch();
-  SHOAL_ASSIGN_OR_RETURN(OwnedPeers peers, Connect(request, joined->model(), cancel->fd()));
+  SHOAL_ASSIGN_OR_RETURN(OwnedPeers peers,
+                         ConnectPeers(request, joined->model(),
+                                      {.cancel_fd = cancel->fd(), .allow_spin = options_.spin}));
   joined->StartEpoch(std::move(peers));
   SHOAL_RETURN_IF_ERROR(joined->WarmUp());
   base::MutexLock lock(&mutex_);
@@ -355,13 +329,7 @@ grpc::Status RankService::AbortGroup(grpc::ServerContext* context,
                                        " is not the joined one, ", EpochName(epoch_)));
     }
   }
-  const RankEngine::Position position = aborted->position();
-  response->mutable_position()->set_step(position.step);
-  response->mutable_position()->set_op(position.op);
-  response->mutable_position()->set_collective(position.operations);
-  if (position.waiting_for >= 0) {
-    response->mutable_position()->set_waiting_for_rank(position.waiting_for);
-  }
+  FillPosition(*aborted, response->mutable_position());
   aborted->Abort(absl::AbortedError(absl::StrCat("the router aborted: ", request->reason())));
   return grpc::Status::OK;
 }
@@ -410,13 +378,7 @@ grpc::Status RankService::Inspect(grpc::ServerContext* context, const v1::Inspec
     response->set_state("no shard loaded");
     return grpc::Status::OK;
   }
-  const RankEngine::Position position = inspected->position();
-  response->mutable_position()->set_step(position.step);
-  response->mutable_position()->set_op(position.op);
-  response->mutable_position()->set_collective(position.operations);
-  if (position.waiting_for >= 0) {
-    response->mutable_position()->set_waiting_for_rank(position.waiting_for);
-  }
+  FillPosition(*inspected, response->mutable_position());
   response->set_steps_done(inspected->steps_done());
   base::MutexLock lock(&mutex_);
   response->set_state(epoch_.counter() == 0 ? "loaded"

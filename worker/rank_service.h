@@ -86,8 +86,6 @@ class RankService final
   absl::Status Load(const v1::LoadShardRequest& request,
                     const std::function<void(uint64_t done, uint64_t total)>& progress);
   absl::Status Join(const v1::JoinGroupRequest& request);
-  absl::StatusOr<OwnedPeers> Connect(const v1::JoinGroupRequest& request, const RankModel& model,
-                                     int cancel_fd) const;
   // From here on only the new epoch may go on: the old stream does not count, a join that still
   // waits ends. `cancel` ends the new one's wait for its peers.
   absl::Status BeginEpoch(const v1::JoinGroupRequest& request,

@@ -34,7 +34,7 @@ struct StepWork {
 // never seen is taken to cost somewhat less than in proportion to the nearest that was. A step that
 // takes several times its prediction (the machine was busy elsewhere) counts for a part of that.
 //
-// A value type; no clock. Cost: some 2 us a step.
+// A value type; no clock. Cost: half a microsecond a step.
 class CostModel {
  public:
   void Observe(const StepWork& work, absl::Duration duration);

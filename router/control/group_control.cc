@@ -170,6 +170,7 @@ void GroupControl::ObserveStep(const StepWork& work, absl::Duration duration) {
 bool GroupControl::Plan(absl::Time now) {
   plan_at_ = absl::InfiniteFuture();
   if (!scheduler_.has_value() || group_.state() != Group::State::kReady) return false;
+  if (sent_plans_.size() >= options_.scheduler.max_plans_in_flight) return false;
   // In a pipeline the next stage, or the first, is free before the oldest plan is done.
   const bool is_pipeline = options_.group.pipeline_parallel_size > 1;
   if (!sent_plans_.empty() && !is_pipeline) {
@@ -177,7 +178,7 @@ bool GroupControl::Plan(absl::Time now) {
     const absl::Time start = std::max(running.sent, last_commit_);
     const absl::Time due = cost_.NextPlanTime(start, running.work);
     if (now < due) {
-      if (sent_plans_.size() < options_.scheduler.max_plans_in_flight) plan_at_ = due;
+      plan_at_ = due;
       return false;
     }
   }

@@ -45,6 +45,20 @@ def test_layers_that_do_not_divide_evenly(models, layers, pp):
         assert cluster.status().pipeline_parallel_size == pp
 
 
+def test_what_the_last_stage_knows_of_a_prompt_is_what_one_rank_knows(model):
+    """More rows with output than the head computes at once, choices, a stop string, and both again from the cache."""
+    prompt = [(5 * i) % 500 for i in range(120)]
+
+    def answers(cluster):
+        echo = cluster.generate(prompt, echo=True, top_logprobs=3, max_tokens=12, ignore_eos=True).choice
+        choices = cluster.generate_all(prompt, n=3, temperature=0.9, seed=5, max_tokens=20, ignore_eos=True)
+        return [str(echo.prompt_logprobs), str(echo.logprobs), *[answer.ids for answer in choices]]
+
+    with Cluster(model) as alone, Cluster(model, tp=2, pp=3) as cluster:
+        want = answers(alone)
+        assert answers(cluster) == want and answers(cluster) == want
+
+
 def test_ranks_of_stages_take_what_the_plan_says(model):
     flags = ["--kv-cache-bytes", "8MiB"]
     done = subprocess.run([BIN / "shoalctl", "plan", model, "--pp", "3", "--tp", "2", *flags, "-o", "json"],

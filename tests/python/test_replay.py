@@ -23,9 +23,10 @@ def counts(output):
     return [int(n) for n in re.match(r"replayed (\d+) records: (\d+) requests, (\d+) plans", output).groups()]
 
 
-def test_a_history_with_a_killed_rank_replays(models, tmp_path):
+@pytest.mark.parametrize("layout", [dict(tp=2), dict(pp=2)], ids=["tp=2", "pp=2"])
+def test_a_history_with_a_killed_rank_replays(models, tmp_path, layout):
     path = tmp_path / "history"
-    with Cluster(models(), "--record", path, "--max-plans-in-flight", 2, tp=2) as cluster:
+    with Cluster(models(), "--record", path, "--max-plans-in-flight", 2, **layout) as cluster:
         streams = [cluster.stream(prompt, n=2, **OPTIONS) for prompt in PROMPTS]
         firsts = [next(stream) for stream in streams]
         os.kill(cluster.pids()[1], signal.SIGKILL)

@@ -342,45 +342,38 @@ TEST(ExecutorTest, FindsTheFirstRowThatIsNotFinite) {
   EXPECT_EQ(rank.executor().FirstNonfiniteRow(), 2);
 }
 
-// The first token of a sequence, whose logits are wanted.
-struct OneToken {
-  int32_t zero = 0;
-  int32_t rows[2] = {0, 1};
-  const int32_t* table = &zero;
-
-  StepInput input() const {
-    return {.tokens = {&zero, 1},
-            .layout = {.rows = 1,
-                       .num_seqs = 1,
-                       .seq_row_begin = rows,
-                       .positions = &zero,
-                       .block_tables = &table},
-            .output_rows = {&zero, 1}};
-  }
-};
-
-TEST(ExecutorTest, NamesTheCollectiveItWaitsInAndReturnsTheReasonOfAnAbort) {
+// The first step of one rank of two, whose peer never comes: when it waits for the peer in `op`,
+// the peer aborts. `kind`: how the two are related.
+void ExpectAbortWhileWaiting(RankModel::Options options, int rank,
+                             parallel::Transport* Peers::*kind, const char* op) {
   const auto file = MakeTinyFile({});
-  RankModel::Options options = SmallOptions(2);
   options.available_bytes = 0;
   const auto model = RankModel::Load(*file, options, Cpu()(), nullptr);
   ASSERT_TRUE(model.ok()) << model.status();
   const auto transports = parallel::NewLocalTransports(
       {.size = 2, .op_timeout = absl::Seconds(60), .allow_spin = false});
   ASSERT_TRUE(transports.ok()) << transports.status();
-  const OneToken step;
-  const StepInput input = step.input();
+  Peers peers;
+  peers.*kind = (*transports)[rank].get();
+  const int32_t zero = 0;
+  const int32_t rows[] = {0, 1};
+  const int32_t* table = &zero;
+  const StepInput input{.tokens = {&zero, 1},
+                        .layout = {.rows = 1,
+                                   .num_seqs = 1,
+                                   .seq_row_begin = rows,
+                                   .positions = &zero,
+                                   .block_tables = &table},
+                        .output_rows = {&zero, 1}};
   Executor& executor = (*model)->executor();
   absl::Status status;
-  std::thread rank([&] {
-    status = executor.Run(input, (*model)->kv_store(), {.shards = (*transports)[0].get()});
-  });
-  while ((*transports)[0]->wait_info().waiting_for != 1) {
+  std::thread thread([&] { status = executor.Run(input, (*model)->kv_store(), peers); });
+  while ((*transports)[rank]->wait_info().waiting_for != 1 - rank) {
     std::this_thread::yield();
   }
-  EXPECT_STREQ(executor.current_op(), "layer 0 AllGather");
-  (*transports)[1]->Abort(absl::AbortedError("the peer gave up"));
-  rank.join();
+  EXPECT_STREQ(executor.current_op(), op);
+  (*transports)[1 - rank]->Abort(absl::AbortedError("the peer gave up"));
+  thread.join();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
   EXPECT_NE(status.message().find("the peer gave up"), std::string::npos) << status;
   EXPECT_STREQ(executor.current_op(), "");
@@ -388,32 +381,12 @@ TEST(ExecutorTest, NamesTheCollectiveItWaitsInAndReturnsTheReasonOfAnAbort) {
   EXPECT_TRUE(executor.logits().empty());
 }
 
-TEST(ExecutorTest, NamesTheStageItWaitsFor) {
-  const auto file = MakeTinyFile({});
+TEST(ExecutorTest, NamesTheOpInWhichItWaitsForAPeerAndReturnsTheReasonOfAnAbort) {
+  ExpectAbortWhileWaiting(SmallOptions(2), 0, &Peers::shards, "layer 0 AllGather");
   RankModel::Options options = SmallOptions();
   options.pp = 2;
   options.stage = 1;
-  options.available_bytes = 0;
-  const auto model = RankModel::Load(*file, options, Cpu()(), nullptr);
-  ASSERT_TRUE(model.ok()) << model.status();
-  const auto transports = parallel::NewLocalTransports(
-      {.size = 2, .op_timeout = absl::Seconds(60), .allow_spin = false});
-  ASSERT_TRUE(transports.ok()) << transports.status();
-  const OneToken step;
-  const StepInput input = step.input();
-  Executor& executor = (*model)->executor();
-  absl::Status status;
-  std::thread rank([&] {
-    status = executor.Run(input, (*model)->kv_store(), {.stages = (*transports)[1].get()});
-  });
-  while ((*transports)[1]->wait_info().waiting_for != 0) {
-    std::this_thread::yield();
-  }
-  EXPECT_STREQ(executor.current_op(), "Receive");
-  (*transports)[0]->Abort(absl::AbortedError("the first stage gave up"));
-  rank.join();
-  EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
-  EXPECT_NE(status.message().find("the first stage gave up"), std::string::npos) << status;
+  ExpectAbortWhileWaiting(options, 1, &Peers::stages, "Receive");
 }
 
 TEST(ExecutorTest, ReportsProgressUpToTheWholeAndNamesItsNumerics) {
