@@ -160,12 +160,12 @@ class GroupShellTest : public ::testing::Test {
 
   GroupShellOptions options_;
   std::vector<std::unique_ptr<FakeRank>> ranks_;
-  std::unique_ptr<GroupShell> shell_;
   uint64_t random_ = 0;
   std::atomic<int> clock_offset_s_ = 0;
   base::Mutex mutex_;
   base::CondVar changed_;
   std::vector<bool> readiness_changes_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<GroupShell> shell_;  // ends first: its thread uses all of the above
 };
 
 TEST_F(GroupShellTest, ServesWhatTheRanksGenerate) {
